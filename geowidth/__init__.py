@@ -1,0 +1,33 @@
+"""GeoWidth: measure how much geometric work each FFN layer of a transformer does, allocate widths by it under an exact
+budget, train the tapered model, and say by paired seeds whether it helped.
+
+    geowidth.ops        pairwise distances, Gromov-Wasserstein: checked, differentiable where it makes sense, with backends
+    geowidth.measure    clouds of a model's FFN layers, nine work statistics, intrinsic dimension
+    geowidth.allocate   width schedules under an exact budget
+    geowidth.models     the transformer with one FFN width per layer
+    geowidth.train      corpus, training loop, paired comparison
+    geowidth.report     one HTML page, CSV and JSON of a run folder
+
+The same steps from the command line: ``geowidth --help``.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("geowidth")
+except PackageNotFoundError:  # a source tree on sys.path, not installed
+    __version__ = "0+unknown"
+
+_SUBPACKAGES = ("allocate", "geometry", "measure", "models", "ops", "report", "train")
+
+
+def __getattr__(name):
+    # Subpackages load on first use: `import geowidth` alone costs milliseconds.
+    if name in _SUBPACKAGES:
+        return import_module(f"geowidth.{name}")
+    raise AttributeError(f"module 'geowidth' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *_SUBPACKAGES])

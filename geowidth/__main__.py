@@ -1,0 +1,5 @@
+import sys
+
+from geowidth.cli import main
+
+sys.exit(main())

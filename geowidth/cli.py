@@ -1,0 +1,93 @@
+"""The command line: ``geowidth COMMAND``.
+
+A command is one row of COMMANDS and one module with ``add_arguments(parser)`` and ``run(arguments)``; the module's
+docstring is its help text. Modules are imported only when their command is called, so ``geowidth --help`` is instant.
+Exit codes: 0 done, 2 bad input (nothing was done), 130 interrupted, anything else a fault of ours.
+"""
+
+import argparse
+import os
+import sys
+from importlib import import_module
+
+from geowidth.errors import UserError
+
+# name: (module, one line of help)
+COMMANDS = {
+    "run": ("geowidth.run", "the whole chain: train, measure, allocate, compare, report"),
+    "train": ("geowidth.train.command", "train one transformer with the widths of a schedule"),
+    "measure": ("geowidth.measure.command", "nine work signals and the intrinsic dimension of every FFN layer"),
+    "allocate": ("geowidth.allocate.command", "turn a work profile or a named schedule into FFN widths"),
+    "compare": ("geowidth.train.compare", "paired statistics of trained arms"),
+    "report": ("geowidth.report.command", "draw a run folder as one HTML page with CSV and JSON beside it"),
+    "doctor": ("geowidth.doctor", "what was built, which backend serves which op, and why not the others"),
+}
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the layout of descriptions and shows each option's default."""
+
+    def _get_help_string(self, action):
+        text = action.help or ""
+        if action.default not in (None, argparse.SUPPRESS, False, True) and "%(default)" not in text:
+            text += " (default: %(default)s)"
+        return text
+
+
+def overview():
+    """The text of ``geowidth --help``."""
+    width = max(map(len, COMMANDS))
+    rows = [f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join([
+        "usage: geowidth COMMAND [options]",
+        "",
+        "Measure the geometric work of every FFN layer, allocate widths by it, and prove whether it helped.",
+        "",
+        *rows,
+        "",
+        "geowidth COMMAND --help says what a command reads and writes. Start with: geowidth run --preset nano",
+    ])
+
+
+def parser_for(name):
+    """The argument parser of one command."""
+    module = import_module(COMMANDS[name][0])
+    parser = argparse.ArgumentParser(
+        prog=f"geowidth {name}", description=module.__doc__, formatter_class=HelpFormatter, allow_abbrev=False
+    )
+    module.add_arguments(parser)
+    return parser, module.run
+
+
+def main(argv=None):
+    """Run one command; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _main(argv)
+    except UserError as error:
+        print(f"geowidth: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("geowidth: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`geowidth ... | head`): not an error of ours, and nothing more to print.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _main(argv):
+    if not argv or argv[0] in ("-h", "--help"):
+        print(overview())
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        import geowidth
+
+        print(f"geowidth {geowidth.__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        raise UserError(f"unknown command {argv[0]!r}; allowed: {', '.join(COMMANDS)}")
+    parser, run = parser_for(argv[0])
+    code = run(parser.parse_args(argv[1:]))
+    sys.stdout.flush()
+    return code or 0

@@ -1,0 +1,95 @@
+"""Which implementation serves an op: chosen once per call, by device and by what each one says against itself.
+
+An Operation lists its backends in order of preference. A backend's `why_not(**request)` returns None if it can serve the
+request, else a sentence. With no backend asked for, the first that can is used, and stepping past a better one is logged
+once per reason. A backend asked for by argument or by GEOWIDTH_BACKEND works or raises its sentence.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from geowidth.errors import UserError, choose
+
+logger = logging.getLogger("geowidth")
+
+
+@cache
+def native():
+    """(geowidth._native, None), or (None, a sentence) when the extension was not built."""
+    try:
+        from geowidth import _native
+    except ImportError as error:
+        return None, f"geowidth._native is not importable ({error}); reinstall GeoWidth with a C++17 compiler"
+    return _native, None
+
+
+@cache
+def cuda():
+    """(geowidth._cuda, None), or (None, a sentence) when the extension was not built."""
+    try:
+        from geowidth import _cuda
+    except ImportError as error:
+        return None, f"geowidth._cuda was not built ({error}); install nvcc and reinstall with GEOWIDTH_CUDA=1"
+    return _cuda, None
+
+
+def why_not_native(**_):
+    """The `why_not` of a backend that needs geowidth._native and nothing else."""
+    return native()[1]
+
+
+def always(**_):
+    """The `why_not` of a backend that serves every request."""
+    return None
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of an op on the device types it names ("cpu", "cuda")."""
+
+    name: str
+    devices: tuple[str, ...]
+    run: Callable
+    why_not: Callable[..., str | None] = always
+
+
+class Operation:
+    """A public op with its backends, best first."""
+
+    def __init__(self, name, backends):
+        self.name = name
+        self.backends = tuple(backends)
+        OPERATIONS[name] = self
+
+    def choose(self, device, backend=None, **request):
+        """The backend to use on device type `device` for `request` (facts such as dtype that `why_not` may ask of)."""
+        wanted = backend or os.environ.get("GEOWIDTH_BACKEND") or None
+        candidates = [b for b in self.backends if device in b.devices]
+        if wanted:
+            allowed = [b.name for b in candidates]
+            chosen = candidates[allowed.index(choose(f"backend of {self.name} on {device}", wanted, allowed))]
+            reason = chosen.why_not(**request)
+            if reason:
+                raise UserError(f"backend {wanted!r} cannot serve {self.name}: {reason}")
+            return chosen
+        for candidate in candidates:
+            reason = candidate.why_not(**request)
+            if reason is None:
+                return candidate
+            _log_once(f"{self.name}: stepping past backend {candidate.name}: {reason}")
+        raise UserError(f"no backend serves {self.name} on device {device!r}")
+
+    def report(self, device):
+        """[(backend name, None or the sentence against it)] on `device`, in order of preference."""
+        return [(b.name, b.why_not()) for b in self.backends if device in b.devices]
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+@cache
+def _log_once(message):
+    logger.info(message)

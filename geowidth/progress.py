@@ -1,0 +1,76 @@
+"""Progress with time left: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+
+
+class Progress:
+    """Counts `total` units of work.
+
+    On a terminal this is a tqdm bar; otherwise a line is printed at most every `every` seconds (and at the end). Both go
+    to standard error, so standard output stays for results.
+
+        with Progress(10, "measure", unit="layer") as progress:
+            for layer in range(10):
+                ...
+                progress.step(text="layer 3 of 10")
+    """
+
+    def __init__(self, total, label, unit="step", every=10.0, stream=None):
+        self.total, self.label, self.unit, self.every = total, label, unit, every
+        self.stream = stream or sys.stderr
+        self.done = self.resumed = 0
+        self.start = self.last = time.monotonic()
+        self.bar = None
+        if self.stream.isatty():
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=total, desc=label, unit=unit, file=self.stream, dynamic_ncols=True)
+
+    def resume_at(self, done):
+        """Say that `done` units were finished by an earlier run: they count as done, not towards the speed."""
+        self.done = self.resumed = done
+        if self.bar is not None:
+            self.bar.initial = done
+            self.bar.n = done
+            self.bar.refresh()
+
+    def step(self, count=1, text=""):
+        """Count `count` more units; `text` (loss, speed) is shown beside them."""
+        self.done += count
+        if self.bar is not None:
+            if text:
+                self.bar.set_postfix_str(text, refresh=False)
+            self.bar.update(count)
+            return
+        now = time.monotonic()
+        if now - self.last >= self.every or self.done == self.total:
+            self.last = now
+            self._line(text)
+
+    def _line(self, text):
+        spent = time.monotonic() - self.start
+        speed = (self.done - self.resumed) / spent if spent > 0 else 0
+        left = f", {duration((self.total - self.done) / speed)} left" if speed and self.done < self.total else ""
+        words = f"{self.label}: {self.done}/{self.total} {self.unit}s, {duration(spent)}{left}"
+        print(words + (f", {text}" if text else ""), file=self.stream, flush=True)
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def duration(seconds):
+    """Seconds as people say them: '45 s', '3 min 20 s', '2 h 5 min'."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -1,0 +1,126 @@
+"""Result files: strict JSON that reads back exactly, written aside and then renamed, so a killed process loses nothing.
+
+Non-finite floats have no JSON form. They are written as {"$float": "inf"}, {"$float": "-inf"} or {"$float": "nan"} and
+read back as floats; strings are never touched. Every record carries `kind` and `schema`, checked on reading.
+"""
+
+import json
+import math
+import os
+import platform
+from pathlib import Path
+
+from geowidth.errors import UserError
+
+_NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def to_jsonable(value):
+    """Plain lists, dicts and scalars for any mix of those with numpy or torch arrays and scalars, tuples and paths."""
+    if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return {"$float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
+    if isinstance(value, dict):
+        return {str(k): to_jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_jsonable(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars alike
+        return to_jsonable(value.tolist())
+    raise TypeError(f"no JSON form for {type(value).__name__}: {value!r}")
+
+
+def _revive(pairs):
+    if set(pairs) == {"$float"} and pairs["$float"] in _NON_FINITE:
+        return _NON_FINITE[pairs["$float"]]
+    return pairs
+
+
+def dumps(value, **options):
+    """`value` as strict JSON text."""
+    return json.dumps(to_jsonable(value), allow_nan=False, ensure_ascii=False, **options)
+
+
+def loads(text):
+    """The value that `dumps` wrote. Bare NaN or Infinity, which strict JSON forbids, raise ValueError."""
+
+    def refuse(word):
+        raise ValueError(f"bare {word} is not JSON")
+
+    return json.loads(text, object_hook=_revive, parse_constant=refuse)
+
+
+def write_text(path, text):
+    """Write `text` beside `path`, then rename it into place: readers see the old file or the whole new one."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
+
+
+def check_writable(path):
+    """Raise a UserError now, before hours of work, if a file `path` could not be written later. Leaves no trace."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder; name a file")
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UserError(f"cannot write {path}: {folder} is a file, not a folder; name a folder that can be written")
+    if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise UserError(f"cannot write {path}: no permission in {folder}; name a folder that can be written")
+
+
+def write_json(path, value):
+    """Write `value` as indented strict JSON, atomically."""
+    write_text(path, dumps(value, indent=1) + "\n")
+
+
+def read_json(path, kind=None, schema=None):
+    """Read a JSON file; with `kind` and `schema`, refuse a file of another kind or of a newer schema."""
+    path = Path(path)
+    try:
+        value = loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if kind is not None:
+        found = value.get("kind") if isinstance(value, dict) else None
+        if found != kind:
+            raise UserError(f"{path} holds {found or 'no GeoWidth record'!r}; a file of kind {kind!r} is needed here")
+        if schema is not None and not (isinstance(value.get("schema"), int) and value["schema"] <= schema):
+            raise UserError(f"{path} has schema {value.get('schema')!r}; this GeoWidth reads up to {schema}: upgrade it")
+    return value
+
+
+def environment():
+    """Versions and machine facts that every result file carries."""
+    from importlib.metadata import version
+
+    import numpy
+    import torch
+
+    import geowidth
+
+    return {
+        "geowidth": geowidth.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "scipy": version("scipy"),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+    }
