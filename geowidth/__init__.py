@@ -1,7 +1,7 @@
 """GeoWidth: measure how much geometric work each FFN layer of a transformer does, allocate widths by it under an exact
 budget, train the tapered model, and say by paired seeds whether it helped.
 
-    geowidth.ops        pairwise distances, Gromov-Wasserstein: checked, differentiable where it makes sense, with backends
+    geowidth.ops        pairwise distances and Gromov-Wasserstein, each with its backends
     geowidth.measure    clouds of a model's FFN layers, nine work statistics, intrinsic dimension
     geowidth.allocate   width schedules under an exact budget
     geowidth.models     the transformer with one FFN width per layer

@@ -7,8 +7,8 @@ import time
 class Progress:
     """Counts `total` units of work.
 
-    On a terminal this is a tqdm bar; otherwise a line is printed at most every `every` seconds (and at the end). Both go
-    to standard error, so standard output stays for results.
+    On a terminal this is a tqdm bar; otherwise a line is printed at most every `every` seconds (and at the end). Both
+    go to standard error, so standard output stays for results.
 
         with Progress(10, "measure", unit="layer") as progress:
             for layer in range(10):

@@ -1,8 +1,8 @@
 """Which implementation serves an op: chosen once per call, by device and by what each one says against itself.
 
-An Operation lists its backends in order of preference. A backend's `why_not(**request)` returns None if it can serve the
-request, else a sentence. With no backend asked for, the first that can is used, and stepping past a better one is logged
-once per reason. A backend asked for by argument or by GEOWIDTH_BACKEND works or raises its sentence.
+An Operation lists its backends in order of preference. A backend's `why_not(**request)` returns None if it can serve
+the request, else a sentence. With no backend asked for, the first that can is used, and stepping past a better one is
+logged once per reason. A backend asked for by argument or by GEOWIDTH_BACKEND works or raises its sentence.
 """
 
 import logging

@@ -1,0 +1,40 @@
+# The two commands of the README:
+#   make demo   installs into .venv and runs the whole chain on a small transformer; ends with the path of report.html
+#   make test   installs into .venv with the test extra and runs the tests
+# PYTHON=python3.12 make demo picks another interpreter (3.10 to 3.13) when .venv is first made.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+PIP := $(RUN)/python -m pip --disable-pip-version-check
+BUILD_INPUTS := pyproject.toml setup.py constraints.txt $(shell find csrc kernels -type f -not -name '*.py' 2>/dev/null)
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/.installed
+	$(RUN)/geowidth run --preset nano
+
+test: $(VENV)/.installed-test
+	$(RUN)/python -m pytest
+
+lint: $(VENV)/.installed-test
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+
+format: $(VENV)/.installed-test
+	$(RUN)/ruff check --fix .
+	$(RUN)/ruff format .
+
+clean:
+	rm -rf build dist *.egg-info geowidth/*.so
+
+$(RUN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+
+$(VENV)/.installed: $(RUN)/python $(BUILD_INPUTS)
+	$(PIP) install --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) install --constraint constraints.txt --editable '.[test]'
+	touch $@

@@ -1,0 +1,244 @@
+"""From clouds to a work profile: layers one by one or side by side, resumable, with bands when asked for."""
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from geowidth import records
+from geowidth.errors import UserError, choose
+from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
+from geowidth.measure.capture import capture
+from geowidth.measure.dimension import intrinsic_dimension
+from geowidth.measure.profile import WorkProfile
+from geowidth.measure.statistics import STATISTICS, LayerCloud, large_norm_tokens
+from geowidth.progress import Progress
+
+# Above this many tokens one layer's matrices fill the caches and the kernels' own threads do better than two layers.
+SIDE_BY_SIDE_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class MeasureSettings:
+    """What is measured and how; written into every result.
+
+    geometries, statistics   names, in the order of the tables
+    radius                   of the hyperbolic geometry's Poincare ball
+    neighbours               k of the Levina-Bickel estimators
+    bootstrap                subsamples of half the tokens for the bands; 0 for none
+    seed                     of the subsamples
+    """
+
+    geometries: tuple[str, ...] = tuple(GEOMETRIES)
+    statistics: tuple[str, ...] = tuple(STATISTICS)
+    radius: float = HYPERBOLIC_RADIUS
+    neighbours: int = 20
+    bootstrap: int = 0
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in self.geometries:
+            choose("geometry", name, list(GEOMETRIES))
+        for name in self.statistics:
+            choose("statistic", name, list(STATISTICS))
+        if not 0 < self.radius < 1:
+            raise UserError(f"the radius of the hyperbolic geometry is {self.radius}; it must lie between 0 and 1")
+        if self.bootstrap < 0 or self.neighbours < 2:
+            raise UserError("bootstrap must be at least 0 and neighbours at least 2")
+
+    def to_json(self):
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def measure(model_folder, *, corpus="stdlib", tokens=512, seed=0, out=None, settings=None, save_clouds=None):
+    """Measure a trained model on held-out text: the test split, which no training or validation loss has seen.
+
+    model_folder   a folder that `geowidth train` wrote
+    corpus         "stdlib", a file, a folder or a JSONL file
+    out            path of work.json; measured layers are kept beside it, and a second call goes on from there
+    returns        WorkProfile
+    """
+    from geowidth.models import load_model
+    from geowidth.train.corpus import load_corpus
+
+    if out is not None:
+        records.check_writable(out)
+    model = load_model(model_folder)
+    text = load_corpus(corpus)
+    where = {"model": _digest_of_model(model), "corpus": text.digest, "corpus_source": text.description}
+    clouds = capture(model, text.test, tokens, seed=seed, settings={**where, "split": "test"})
+    if save_clouds is not None:
+        clouds.write(save_clouds)
+    return measure_clouds(clouds, settings or MeasureSettings(), out=out)
+
+
+def measure_clouds(clouds, settings=None, *, out=None, threads=None):
+    """Measure clouds that `capture` or Clouds.read gave.
+
+    clouds     Clouds
+    settings   MeasureSettings
+    out        path of work.json, or None to write nothing
+    threads    of the CPU (default: torch's)
+    returns    WorkProfile
+    """
+    settings = settings or MeasureSettings()
+    threads = threads or torch.get_num_threads()
+    if clouds.tokens < 4:
+        raise UserError(f"{clouds.tokens} tokens make no cloud; at least 4 are needed, 256 or more are sensible")
+    kept = _Kept(out, _fingerprint(clouds, settings))
+    side_by_side = min(threads, clouds.layers) if clouds.tokens <= SIDE_BY_SIDE_TOKENS else 1
+    todo = [layer for layer in range(clouds.layers) if layer not in kept.layers]
+
+    def work(layer):
+        return layer, measure_layer(clouds, layer, settings, threads=max(1, threads // side_by_side))
+
+    with Progress(clouds.layers, "measure", unit="layer") as progress:
+        progress.resume_at(clouds.layers - len(todo))
+        with _torch_threads(max(1, threads // side_by_side)), ThreadPoolExecutor(side_by_side) as pool:
+            futures = [pool.submit(work, layer) for layer in todo]
+            try:
+                for future in futures:
+                    layer, result = future.result()
+                    kept.add(layer, result)
+                    progress.step(text=f"layer {layer}")
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
+    profile = _assemble(clouds, settings, [kept.layers[layer] for layer in range(clouds.layers)])
+    if out is not None:
+        profile.write(out)
+        kept.remove()
+    return profile
+
+
+def measure_layer(clouds, layer, settings, threads=1):
+    """All statistics of one layer: {"work": {geometry: {statistic: value}}, "dimension": {...}, "details": {...}}."""
+    before, after = clouds.before[layer], clouds.after[layer]
+    cloud = LayerCloud(before, after, settings.geometries, settings.radius, threads)
+    work, details = {}, {}
+    try:
+        for geometry in settings.geometries:
+            found = {name: STATISTICS[name](cloud, geometry) for name in settings.statistics}
+            work[geometry] = {name: value for name, (value, _) in found.items()}
+            details[geometry] = {name: more for name, (_, more) in found.items() if more}
+        dimension, facts = _dimension(cloud, settings)
+    except UserError as error:
+        raise UserError(f"layer {layer}: {error}") from error
+    details["dimension"] = facts
+    details["large_norm_tokens"] = {"before": large_norm_tokens(before), "after": large_norm_tokens(after)}
+    if settings.bootstrap:
+        details["bands"] = _bands(clouds, layer, settings, threads)
+    return {"work": work, "dimension": dimension, "details": details}
+
+
+def _dimension(cloud, settings):
+    geometry = settings.geometries[0]
+    result = intrinsic_dimension(cloud.distances[geometry][0], k=min(settings.neighbours, len(cloud.before) - 1))
+    record = result.to_json()
+    return record.pop("values"), {"geometry": geometry, **record}
+
+
+def _bands(clouds, layer, settings, threads):
+    """5 % and 95 % quantiles of every signal over subsamples of half the tokens, drawn without replacement.
+
+    Resampling with replacement would plant duplicate points, which topology and dimension cannot take; the size of the
+    subsample stands beside the band because some statistics change with it.
+    """
+    size = clouds.tokens // 2
+    quiet = MeasureSettings(**{**settings.to_json(), "bootstrap": 0})
+    draws = []
+    for index in range(settings.bootstrap):
+        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + index)
+        rows = torch.randperm(clouds.tokens, generator=generator)[:size]
+        sides = (clouds.before[layer][rows], clouds.after[layer][rows])
+        part = LayerCloud(*sides, quiet.geometries, quiet.radius, threads)
+        draws.append({g: {s: STATISTICS[s](part, g)[0] for s in quiet.statistics} for g in quiet.geometries})
+    bands = {"subsample": size, "subsamples": settings.bootstrap, "quantiles": [0.05, 0.95]}
+    for g in quiet.geometries:
+        bands[g] = {s: np.quantile([d[g][s] for d in draws], [0.05, 0.95]).tolist() for s in quiet.statistics}
+    return bands
+
+
+def _assemble(clouds, settings, layers):
+    work = {g: {s: [r["work"][g][s] for r in layers] for s in settings.statistics} for g in settings.geometries}
+    dimension = {name: [r["dimension"][name] for r in layers] for name in layers[0]["dimension"]}
+    return WorkProfile(
+        work=work,
+        dimension=dimension,
+        widths=tuple(clouds.widths),
+        model_dimension=clouds.before.shape[-1],
+        projections=clouds.projections,
+        details=[r["details"] for r in layers],
+        settings={**settings.to_json(), "clouds": clouds.settings},
+    )
+
+
+class _Kept:
+    """Layers measured so far, one JSON line each beside the result, so that an interrupted run loses one layer."""
+
+    def __init__(self, out, fingerprint):
+        self.path = None if out is None else Path(out).with_name(f".{Path(out).name}.partial")
+        self.layers = {}
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        if lines and lines[0] == fingerprint:
+            for line in lines[1:]:
+                try:
+                    record = records.loads(line)
+                except ValueError:  # the line a kill cut short
+                    break
+                self.layers[record["layer"]] = record["result"]
+        text = "\n".join([fingerprint, *(self._line(*item) for item in self.layers.items())]) + "\n"
+        records.write_text(self.path, text)
+
+    @staticmethod
+    def _line(layer, result):
+        return records.dumps({"layer": layer, "result": result})
+
+    def add(self, layer, result):
+        # Through JSON and back, so that a resumed run and an uninterrupted one hold the same values.
+        line = self._line(layer, result)
+        self.layers[layer] = records.loads(line)["result"]
+        if self.path is not None:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+    def remove(self):
+        self.path.unlink(missing_ok=True)
+
+
+class _torch_threads:
+    """Sets torch's thread count inside a `with`, so that side-by-side layers do not fight over the cores."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __enter__(self):
+        self.old = torch.get_num_threads()
+        torch.set_num_threads(self.count)
+
+    def __exit__(self, *_):
+        torch.set_num_threads(self.old)
+
+
+def _fingerprint(clouds, settings):
+    digest = hashlib.sha256(records.dumps([settings.to_json(), clouds.settings]).encode())
+    for tensor in (clouds.before, clouds.after):
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _digest_of_model(model):
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""The result of a measurement: one number per layer for every geometry and statistic."""
+
+from dataclasses import asdict, dataclass, field
+
+from geowidth import records
+from geowidth.errors import UserError, choose
+
+KIND, SCHEMA = "geowidth.work", 1
+
+
+@dataclass(frozen=True)
+class WorkProfile:
+    """Work of every FFN layer.
+
+    work             work[geometry][statistic] = [one float per layer], in the unit of that geometry's distance
+    dimension        dimension[estimator] = [one float per layer], of the cloud before the FFN
+    widths           FFN width at which each layer was measured
+    model_dimension  size of the residual stream
+    projections      matrices per FFN (3 gated, 2 plain)
+    details          per layer: certificates of gw, numbers of bars, tokens merged or flagged, bands when asked for
+    settings         everything that made the numbers
+    environment      versions and machine
+    """
+
+    work: dict
+    dimension: dict
+    widths: tuple[int, ...]
+    model_dimension: int
+    projections: int
+    details: list
+    settings: dict
+    environment: dict = field(default_factory=records.environment)
+
+    @property
+    def layers(self):
+        return len(self.widths)
+
+    def signal(self, statistic, geometry):
+        """The list of one statistic under one geometry, first layer first."""
+        choose("geometry", geometry, list(self.work))
+        choose(f"statistic of the {geometry} geometry", statistic, list(self.work[geometry]))
+        return list(self.work[geometry][statistic])
+
+    def write(self, path):
+        """Write work.json."""
+        records.write_json(path, {"kind": KIND, "schema": SCHEMA, **asdict(self)})
+
+    @classmethod
+    def read(cls, path):
+        """Read work.json; a file that lacks a field or has lists of unequal length is refused."""
+        value = records.read_json(path, KIND, SCHEMA)
+        names = list(cls.__dataclass_fields__)
+        missing = [name for name in names if name not in value]
+        if missing:
+            raise UserError(f"{path} lacks {', '.join(missing)}; measure again with geowidth measure")
+        layers = len(value["widths"])
+        for geometry, statistics in value["work"].items():
+            for statistic, signal in statistics.items():
+                if len(signal) != layers:
+                    raise UserError(f"{path}: {geometry} {statistic} has {len(signal)} layers, widths has {layers}")
+        return cls(**{**{name: value[name] for name in names}, "widths": tuple(value["widths"])})

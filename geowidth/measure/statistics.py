@@ -1,0 +1,96 @@
+"""The work statistics of one layer. To add one, write a function and enter it in STATISTICS.
+
+A statistic takes a LayerCloud and the name of a geometry and returns (value, details). All values have the unit of that
+geometry's distance. Source: arXiv 2608.02064 section 3, with the choices of definitions in the docstrings.
+"""
+
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from geowidth.geometry import HYPERBOLIC_RADIUS, hyperbolic_from_angle, paired_distances
+from geowidth.measure.topology import diagram_distance, persistence_diagram
+from geowidth.ops import gromov_wasserstein, pairwise_distances
+
+
+class LayerCloud:
+    """The cloud of one layer before and after its FFN, with distances and diagrams computed once and kept.
+
+    before, after   (tokens, dimension) float tensors whose rows correspond
+    geometries      names; the distances of all of them come from one Gram matrix
+    radius          of the hyperbolic geometry
+    threads         threads of the native kernels
+    """
+
+    def __init__(self, before, after, geometries, radius=HYPERBOLIC_RADIUS, threads=None):
+        self.before, self.after = before, after
+        self.geometries, self.radius, self.threads = tuple(geometries), radius, threads
+        self._diagrams = {}
+
+    @cached_property
+    def distances(self):
+        """{geometry: (before, after)}, two (tokens, tokens) matrices each."""
+        # float64 in, float64 out: the diagrams are exact in float64, so their input should be too.
+        sides = [
+            pairwise_distances(cloud.double(), geometry=self.geometries, radius=self.radius, threads=self.threads)
+            for cloud in (self.before, self.after)
+        ]
+        return {name: (sides[0][name], sides[1][name]) for name in self.geometries}
+
+    def diagrams(self, geometry):
+        """Degree-one persistence diagrams (before, after), two (bars, 2) float64 arrays.
+
+        Hyperbolic distance is an increasing function of the angle, so its diagrams are the spherical ones mapped: one
+        persistence run serves both. Repeated states only add bars of length zero, which diagrams leave out.
+        """
+        if geometry not in self._diagrams:
+            if geometry == "hyperbolic" and "spherical" in self.geometries:
+                made = tuple(hyperbolic_from_angle(d, self.radius) for d in self.diagrams("spherical"))
+            else:
+                made = tuple(
+                    persistence_diagram(np.asarray(d, dtype=np.float64), validate=False)
+                    for d in self.distances[geometry]
+                )
+            self._diagrams[geometry] = made
+        return self._diagrams[geometry]
+
+
+def shift(cloud, geometry):
+    """Mean distance between a token's state before and after: mean_i d(x_i, y_i)."""
+    moved = paired_distances(cloud.before, cloud.after, geometry, radius=cloud.radius)
+    return float(torch.as_tensor(moved, dtype=torch.float64).mean()), {}
+
+
+def gw(cloud, geometry):
+    """Gromov-Wasserstein distortion sqrt(E) at the best coupling found, never above that of the identity."""
+    result = gromov_wasserstein(*cloud.distances[geometry], threads=cloud.threads)
+    names = ("value", "identity", "gap", "lower", "scale", "eccentricity", "shape")
+    return float(result.gw), {name: float(getattr(result, name)) for name in names}
+
+
+def topology(cloud, geometry):
+    """2-Wasserstein distance of the degree-one Vietoris-Rips diagrams before and after, ground norm l_inf."""
+    before, after = cloud.diagrams(geometry)
+    value = float(diagram_distance(before, after))
+    details = {
+        "bars_before": len(before),
+        "bars_after": len(after),
+        "total_persistence_before": _total_persistence(before),
+        "total_persistence_after": _total_persistence(after),
+    }
+    return value, details
+
+
+def _total_persistence(diagram):
+    lengths = diagram[:, 1] - diagram[:, 0]
+    return float(lengths[np.isfinite(lengths)].sum())
+
+
+STATISTICS = {"shift": shift, "gw": gw, "topology": topology}
+
+
+def large_norm_tokens(cloud, factor=5.0):
+    """Indices of tokens whose norm exceeds `factor` times the median norm: attention sinks and the like."""
+    norms = cloud.double().norm(dim=1)
+    return torch.nonzero(norms > factor * norms.median()).flatten().tolist() if len(norms) else []
