@@ -195,7 +195,7 @@ def _first(module, paths, what):
 
 
 def _inner_width(down):
-    """Inner width of a down-projection: Linear (d, width), GPT-2's Conv1D (width, d), or experts, whose widths add up."""
+    """Inner width of a down-projection: Linear (d, width), GPT-2's Conv1D (width, d), or experts, added up."""
     if hasattr(down, "weight"):
         transposed = type(down).__name__ == "Conv1D"
         return down.weight.shape[0 if transposed else 1]
