@@ -2,7 +2,7 @@
 
 A benchmark is one row of ``benchmarks.run.BENCHMARKS`` and one module with
 
-    add_arguments(parser)   its own options (``--quick``, ``--out``, ``--threads``, ``--seed`` and ``--plot`` are common)
+    add_arguments(parser)   its own options (``--quick``, ``--out``, ``--threads``, ``--seed``, ``--plot`` are common)
     run(arguments)          -> list of ``benchmarks.schema.Row``
 
 The module times with ``benchmarks.timing.interleave``, so that every provider meets the same noise, and puts an

@@ -1,6 +1,6 @@
 """Run one benchmark: ``python -m benchmarks.run NAME [--quick] [--out FILE.csv] [--plot FILE.png]``.
 
-Prints a table, and writes the rows as CSV where --out says (default: benchmarks/results/NAME.csv, or NAME-quick.csv in a
+Prints a table, and writes the rows as CSV where --out says (default: benchmarks/results/NAME.csv, or a file in the
 temporary folder for a quick run, so that a quick run never overwrites committed results).
 """
 
