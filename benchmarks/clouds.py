@@ -6,8 +6,8 @@ import numpy as np
 def language_model_cloud(n, d, seed=0, clusters=24, work=0.35):
     """(before, after), float64 (n, d): clustered, anisotropic, off-centre states and what a random FFN adds.
 
-    Cluster sizes follow Zipf's law, the spectrum falls as 1/sqrt(i), rows share a mean and two outlier dimensions; norms
-    are log-normal. after = before + MLP(norm(before)), scaled so that |MLP| = work * |before|.
+    Cluster sizes follow Zipf's law, the spectrum falls as 1/sqrt(i), rows share a mean and two outlier dimensions;
+    norms are log-normal. after = before + MLP(norm(before)), scaled so that |MLP| = work * |before|.
     """
     generator = np.random.default_rng(seed)
     spectrum = (1 + np.arange(d)) ** -0.5

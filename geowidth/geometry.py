@@ -6,8 +6,8 @@ With u = x/|x|, v = y/|y| and the chord c = |u - v|:
     spherical   d = angle(u, v), in [0, pi]
     hyperbolic  d = 2 asinh(r c / (1 - r^2)): the Poincare distance (curvature -1) of r u and r v, 0 < r < 1
 
-No arccos of a clipped cosine, no arccosh, no clamped norm: those lose half the digits of small distances. Everything here
-is torch in float64, on whichever device its input is.
+No arccos of a clipped cosine, no arccosh, no clamped norm: those lose half the digits of small distances. Everything
+here is torch in float64, on whichever device its input is.
 """
 
 import math
@@ -114,8 +114,9 @@ def _reference_row(row, others, geometry, scale):
 def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
     """Distance of row i of `x` to row i of `y`, both (n, d) of any dtype: float64 (n,).
 
-    Accurate to a few units in the last place of float64 however close, parallel or opposite the two rows are (a layer that
-    changes its states by one part in 10^9 still has the right shift). Raises UserError as `reference_distances` does.
+    Accurate to a few units in the last place of float64 however close, parallel or opposite the two rows are (a layer
+    that changes its states by one part in 10^9 still has the right shift). Raises UserError as `reference_distances`
+    does.
     """
     choose("geometry", geometry, GEOMETRIES)
     scale = chord_scale(check_radius(radius))
@@ -143,9 +144,9 @@ def distance_from_half_angle(sine, same_side, geometry, scale):
 def half_angle_sine(x, y):
     """(sin(t/2), same side) for non-zero float64 rows x_i, y_i of (n, d), t in [0, pi/2] the angle of their lines.
 
-    The longer row b is the base (for equal norms the larger in dictionary order, so that swapping x and y changes no bit);
-    the other's residual a - (a.b / b.b) b is formed without rounding the product and once more freed of b, so that the
-    relative error of t stays near float64's own for any ratio of norms and any small t.
+    The longer row b is the base (for equal norms the larger in dictionary order, so that swapping x and y changes no
+    bit); the other's residual a - (a.b / b.b) b is formed without rounding the product and once more freed of b, so
+    that the relative error of t stays near float64's own for any ratio of norms and any small t.
     """
     x, y = unit_scale(x), unit_scale(y)
     square_x, square_y = (x * x).sum(1), (y * y).sum(1)
@@ -199,13 +200,14 @@ def _larger(x, y):
 
 
 def poincare_distance(x, y, curvature=-1.0):
-    """Distance of point x_i to y_i in the Poincare ball of the given negative curvature: float64, shape of the leading axes.
+    """Distance of point x_i to y_i in the Poincare ball of the given negative curvature: float64, shape of the leading
+    axes.
 
     x, y    (..., d) tensors of any real dtype, points with |x| < 1 / sqrt(-curvature)
 
     d = 2/sqrt(k) asinh(sqrt(k) |x - y| / sqrt((1 - k |x|^2)(1 - k |y|^2))), k = -curvature (Nickel and Kiela 2017 in a
-    form that loses no digits near 0 or at the rim). Nothing is clipped: a point on or outside the rim, also by the rounding
-    of its dtype, raises a UserError that names the row.
+    form that loses no digits near 0 or at the rim). Nothing is clipped: a point on or outside the rim, also by the
+    rounding of its dtype, raises a UserError that names the row.
     """
     if not curvature < 0 or math.isinf(curvature):
         raise UserError(f"curvature is {curvature!r}; allowed: a negative number (default -1)")
@@ -224,7 +226,7 @@ def _room(x, name, root):
     if bool(outside.any()):
         row = int(outside.flatten().nonzero()[0])
         raise UserError(
-            f"row {row} of {name} has norm {norm.flatten()[row] / root:.9g}, not inside the ball of radius {1 / root:.9g}; "
-            "give float64 points if rounding put it on the rim, or rescale them"
+            f"row {row} of {name} has norm {norm.flatten()[row] / root:.9g}, not inside the ball of radius "
+            f"{1 / root:.9g}; give float64 points if rounding put it on the rim, or rescale them"
         )
     return (1 - norm) * (1 + norm)

@@ -10,9 +10,10 @@ from geowidth.geometry import chord_scale, distance_from_half_angle, half_angle_
 ROWS = 512  # rows of the Gram matrix held at a time
 PAIRS = 4096  # raw row pairs refined at a time
 NEAR = {torch.float32: 2.0**-18, torch.float64: 2.0**-5}
-"""A pair is refined when its squared distance is under this share of the squared norms' sum (its squared sine of the half
-angle under a quarter of it). The float64 Gram matrix leaves at most d 2^-53 of that sum as error, so what is kept is
-right to d 2^-36 / 4 (float32 results; 2e-9 at d = 512) or d 2^-49 / 4 in the worst case, and far better in the mean."""
+"""A pair is refined when its squared distance is under this share of the squared norms' sum (its squared sine of the
+half angle under a quarter of it). The float64 Gram matrix leaves at most d 2^-53 of that sum as error, so what is kept
+is right to d 2^-36 / 4 (float32 results; 2e-9 at d = 512) or d 2^-49 / 4 in the worst case, and far better in the
+mean."""
 
 
 def run(x, y, names, radius, threads):

@@ -1,8 +1,9 @@
 """Pairwise distances in the raw, spherical and hyperbolic geometry, all from one Gram matrix.
 
 The Gram matrix is formed in float64 (products of float32 numbers are exact there), so neither a common offset nor one
-massive dimension costs digits, and no centre ties a pair's result to the rest of the cloud. Pairs that are close compared
-with their norms are computed again from the raw rows. See geowidth/geometry.py for the formulas and their sources.
+massive dimension costs digits, and no centre ties a pair's result to the rest of the cloud. Pairs that are close
+compared with their norms are computed again from the raw rows. See geowidth/geometry.py for the formulas and their
+sources.
 """
 
 import numpy as np
@@ -19,20 +20,21 @@ BLOCK = 2048  # rows and columns computed at a time when the result goes to `out
 def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, backend=None, threads=None, out=None):
     """Distances of every row of `x` to every row of `y` (to every row of `x` itself if None).
 
-    x, y       (n, d) and (m, d) tensors on one device; any strides; float16, bfloat16 and float32 give a float32 result,
-               float64 a float64 one; integers and bool are widened to float64 before any arithmetic
-    geometry   "raw", "spherical" or "hyperbolic" -> a tensor (n, m); a sequence of them, or "all" -> {name: tensor}, for
-               little more than the price of one
+    x, y       (n, d) and (m, d) tensors on one device; any strides; float16, bfloat16 and float32 give a float32
+               result, float64 a float64 one; integers and bool are widened to float64 before any arithmetic
+    geometry   "raw", "spherical" or "hyperbolic" -> a tensor (n, m); a sequence of them, or "all" -> {name: tensor},
+               for little more than the price of one
     radius     of the hyperbolic geometry, 0 < radius < 1
     backend    "native" (compiled, CPU), "cuda" (compiled, GPU) or "torch"; None: the best one, or GEOWIDTH_BACKEND
     threads    of the native backend (default torch.get_num_threads()); changes no bit of the result
-    out        array or numpy memory map (n, m) of the result's dtype ({name: array} for several geometries), filled block
-               by block, so that no more than a block of the result is in memory; returned. Not differentiable.
+    out        array or numpy memory map (n, m) of the result's dtype ({name: array} for several geometries), filled
+               block by block, so that no more than a block of the result is in memory; returned. Not differentiable.
 
-    Every entry is within 1e-6 relative (float32 results) or about 1e-13 (float64) of exact arithmetic on the rows as given,
-    for near-duplicates, nearly parallel and nearly opposite rows too; with y None the diagonal is exactly 0 and the matrix
-    exactly symmetric. The native backend's result for a pair depends on nothing but the two rows and d. Differentiable
-    once; a pair at distance 0 contributes a zero gradient. A row with NaN or infinity gives NaN in its row and column.
+    Every entry is within 1e-6 relative (float32 results) or about 1e-13 (float64) of exact arithmetic on the rows as
+    given, for near-duplicates, nearly parallel and nearly opposite rows too; with y None the diagonal is exactly 0 and
+    the matrix exactly symmetric. The native backend's result for a pair depends on nothing but the two rows and d.
+    Differentiable once; a pair at distance 0 contributes a zero gradient. A row with NaN or infinity gives NaN in its
+    row and column.
 
     Raises UserError for wrong shapes, dtypes or devices, and for a zero row in a directional geometry, by its number.
     """
