@@ -11,7 +11,7 @@ ROWS = 512  # rows of the Gram matrix held at a time
 PAIRS = 4096  # raw row pairs refined at a time
 NEAR = {torch.float32: 2.0**-18, torch.float64: 2.0**-5}
 """A pair is refined when its squared distance is under this share of the squared norms' sum (its squared sine of the
-half angle under a quarter of it). The float64 Gram matrix leaves at most d 2^-53 of that sum as error, so what is kept
+half angle under half of it). The float64 Gram matrix leaves at most d 2^-53 of that sum as error, so what is kept
 is right to d 2^-36 / 4 (float32 results; 2e-9 at d = 512) or d 2^-49 / 4 in the worst case, and far better in the
 mean."""
 
@@ -56,7 +56,7 @@ def _block(x, y, names, radius, near):
 
 def _half_angles(x, y, cosine, near):
     square = (1 - cosine.abs()) / 2
-    rows, columns = (square < near / 4).nonzero(as_tuple=True)
+    rows, columns = (square < near / 2).nonzero(as_tuple=True)
     sine, same_side = torch.sqrt(square), cosine >= 0
     for r, c in zip(rows.split(PAIRS), columns.split(PAIRS), strict=True):
         sine[r, c] = half_angle_sine(x[r], y[c])[0]

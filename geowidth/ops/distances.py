@@ -10,9 +10,16 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError, choose
-from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS, check_directions, check_radius, reference_distances
+from geowidth.geometry import (
+    GEOMETRIES,
+    HYPERBOLIC_RADIUS,
+    check_directions,
+    check_radius,
+    chord_scale,
+    reference_distances,
+)
 from geowidth.ops import _distances_torch
-from geowidth.ops.backend import Backend, Operation
+from geowidth.ops.backend import Backend, Operation, native, why_not_native
 
 BLOCK = 2048  # rows and columns computed at a time when the result goes to `out`
 
@@ -233,9 +240,40 @@ def _refuse_double_backward(ctx, *_):
 _op.register_autograd(_backward, setup_context=_setup_context)
 _backward_op.register_autograd(_refuse_double_backward)
 
+
+# ---------------------------------------------------------------- backends
+
+
+def _run_native(x, y, names, radius, threads):
+    """List of matrices by geowidth._native: contiguous float32 or float64 rows in, packed and threaded there."""
+    x = x.detach().contiguous()
+    other = x if y is None else y.detach().contiguous()
+    rows, columns = len(x), len(other)
+    matrices = {name: x.new_empty(rows, columns) for name in names}
+    out = [matrices[name].data_ptr() if name in matrices else 0 for name in GEOMETRIES]
+    function = getattr(native()[0], f"distances_{str(x.dtype).removeprefix('torch.')}")
+    function(
+        x=x.data_ptr(),
+        n=rows,
+        y=other.data_ptr(),
+        m=columns,
+        depth=x.shape[1],
+        out=out,
+        stride=columns,
+        mirror=out if y is None else [0, 0, 0],
+        mirror_stride=columns,
+        scale=chord_scale(radius),
+        near=_distances_torch.NEAR[x.dtype],
+        symmetric=y is None,
+        threads=threads,
+    )
+    return list(matrices.values())
+
+
 OPERATION = Operation(
     "pairwise_distances",
     [
+        Backend("native", ("cpu",), _run_native, why_not_native),
         Backend("torch", ("cpu", "cuda"), _distances_torch.run),
     ],
 )
