@@ -20,5 +20,6 @@ T* pointer(Address address) {
 }
 
 void bind_distances(py::module_& module);
+void bind_gromov(py::module_& module);
 
 }  // namespace geowidth
