@@ -1,14 +1,17 @@
 """What FFN widths cost: parameters, forward FLOPs, or milliseconds from a table measured on a device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from geowidth import records
 from geowidth.allocate.surrogate import per_layer
 from geowidth.errors import UserError, choose
 
 LINEAR_UNITS = ("width", "parameters", "flops")
 UNITS = (*LINEAR_UNITS, "milliseconds")
+KIND = "geowidth.cost"
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,53 @@ class LinearCost:
     def equal(self):
         """Whether one more unit of width costs the same in every layer."""
         return bool((self.per_width == self.per_width[0]).all())
+
+
+@dataclass(frozen=True)
+class TableCost:
+    """Milliseconds of one FFN forward pass by width, the same for every layer, from a table measured on a device.
+
+    widths: int64 ascending; milliseconds: float64, never falling. A width between two measured ones costs what the next
+    wider one costs, so that no estimate is below what was measured. Made by `geowidth cost`.
+    """
+
+    widths: np.ndarray
+    milliseconds: np.ndarray
+    facts: dict = field(default_factory=dict)
+    unit = "milliseconds"
+    equal = True
+
+    def of(self, widths):
+        """Milliseconds at each of `widths`; widths beyond the table are refused."""
+        widths = np.asarray(widths)
+        if widths.size and widths.max() > self.widths[-1]:
+            raise UserError(
+                f"width {widths.max():g} is beyond the cost table, which ends at {self.widths[-1]}; measure wider ones"
+            )
+        return self.milliseconds[np.searchsorted(self.widths, widths)]
+
+    def total(self, widths):
+        """The summed milliseconds as a float."""
+        return float(self.of(widths).sum())
+
+    def to_json(self):
+        """The table as a dict for a cost file."""
+        table = {"widths": self.widths.tolist(), "milliseconds": self.milliseconds.tolist()}
+        return {"kind": KIND, "schema": SCHEMA, **table, **self.facts}
+
+    @classmethod
+    def read(cls, path):
+        """Read a cost file."""
+        value = records.read_json(path, KIND, SCHEMA)
+        try:
+            widths = np.asarray(value.pop("widths"), dtype=np.int64)
+            times = np.asarray(value.pop("milliseconds"), dtype=np.float64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is not a cost table: {error}; make one with geowidth cost") from error
+        good = widths.ndim == 1 and widths.shape == times.shape and widths.size and widths[0] > 0 and times[0] > 0
+        if not good or (np.diff(widths) <= 0).any() or not (np.diff(times) >= 0).all() or not np.isfinite(times).all():
+            raise UserError(f"{path} holds no ascending widths with finite, never falling times above 0; measure again")
+        return cls(widths, times, value)
 
 
 def whole(what, values, layers, minimum=1):

@@ -1,17 +1,17 @@
-"""Frame: the budget, bounds and quantum that every schedule is put under, and the way from a rule to a Schedule."""
+"""Frame: the budget, bounds and quantum that every schedule is put under, and the way from a rule to widths."""
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from geowidth import records
 from geowidth.allocate import solve
-from geowidth.allocate.cost import LinearCost, linear_cost
-from geowidth.allocate.problem import Problem, bound, whole_number
+from geowidth.allocate.cost import LinearCost, TableCost
+from geowidth.allocate.distinct import round_distinct
+from geowidth.allocate.problem import Problem, bound
 from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, round_widths
-from geowidth.allocate.schedule import Schedule
-from geowidth.allocate.schedules import Shape, find_rule
+from geowidth.allocate.schedules import Optimum, Shape, find_rule
+from geowidth.allocate.timed import fit_time, uniform_time_width
 from geowidth.errors import UserError
 
 # The surrogate alone might starve a layer. Within these multiples of the uniform width no layer is starved or bloated.
@@ -19,51 +19,98 @@ SURROGATE_FLOOR, SURROGATE_CAP = "0.25x", "4x"
 
 
 @dataclass(frozen=True)
+class Answer:
+    """Real widths, their rounding, the bounds they kept, the options used, and details for the schedule."""
+
+    rule: object
+    real: np.ndarray
+    rounding: Rounding
+    floor: np.ndarray
+    cap: np.ndarray
+    settings: dict
+    details: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Frame:
     """What all schedules of one comparison share.
 
-    cost, budget: a LinearCost and how much may be spent. step: every width is a multiple of it. uniform_width: the real
-    common width that spends the budget. floor, cap: as the user gave them (None: the schedule's own default).
-    parameters: the LinearCost in parameters, None where no model dimension is known.
+    cost, budget: what widths cost, and how much may be spent. step: every width is a multiple of it. floor, cap: as the
+    user gave them (None: the schedule's own default). limit: the most different widths allowed, or None.
     """
 
     problem: Problem
-    cost: LinearCost
-    budget: int
+    cost: LinearCost | TableCost
+    budget: int | float
     step: int
-    uniform_width: float
     floor: object = None
     cap: object = None
-    parameters: LinearCost | None = None
-    base_width: int | None = None
+    limit: int | None = None
+
+    @property
+    def timed(self):
+        """Whether the budget is one of time."""
+        return isinstance(self.cost, TableCost)
+
+    @property
+    def uniform_width(self):
+        """The (real) common width that spends the budget."""
+        if self.timed:
+            return self.problem.base_width or uniform_time_width(self.cost, self.problem.layers, self.budget)
+        return max(0.0, (self.budget - float(self.cost.fixed.sum())) / float(self.cost.per_width.sum()))
 
     def bounds(self, surrogate):
         """(lowest, highest) real widths, float64 (layers,), for a surrogate or for a shape."""
         layers, width = self.problem.layers, self.uniform_width
-        floor = bound("floor", self.floor or (SURROGATE_FLOOR if surrogate else None), layers, width, self.step)
-        cap = bound("cap", self.cap or (SURROGATE_CAP if surrogate else None), layers, width, np.inf)
+        floor = bound("floor", SURROGATE_FLOOR if surrogate and self.floor is None else self.floor, layers, width, 1)
+        cap = bound("cap", SURROGATE_CAP if surrogate and self.cap is None else self.cap, layers, width, np.inf)
         return floor, cap
 
     def answer(self, rule, options):
-        """Real and integer widths of one rule: an Answer. Controls answer by way of the schedule they are built from."""
+        """The Answer of one rule. Controls answer by way of the schedule they are built from."""
         if rule.control:
             return self._control(rule, options)
         rule.check_options(options)
         found = rule.function(self.problem, **options)
-        is_shape = isinstance(found, Shape)
-        floor, cap = self.bounds(not is_shape)
-        low, high, room = self._feasible(floor, cap)
         settings = {**_defaults(rule), **options}
-        if is_shape:
-            shape = self._check_shape(rule, found.widths)
+        if isinstance(found, Optimum) and found.surrogate.coefficient.any():
+            return self._best(rule, found, *self.bounds(True), settings)
+        if isinstance(found, Optimum):  # no work anywhere: any widths are optimal
+            return self._shaped(rule, Shape(np.ones(self.problem.layers), None, found.details), self.bounds(True), settings)
+        if not isinstance(found, Shape):
+            raise UserError(f"schedule {rule.name!r} returned {type(found).__name__}; a Shape or an Optimum is needed")
+        return self._shaped(rule, found, self.bounds(False), settings)
+
+    def _best(self, rule, found, floor, cap, settings):
+        """The optimum of a surrogate."""
+        surrogate = found.surrogate
+        if self.timed:
+            real, rounding = fit_time(None, surrogate, self.cost, self.budget, floor, cap, self.step, limit=self.limit)
+            flat = float(surrogate.value(self.uniform_width).sum())
+            details = {**found.details, "predicted_ratio_rounded": rounding.objective / flat}
+            return Answer(rule, real, rounding, floor, cap, settings, details)
+        low, high, room = self._feasible(floor, cap)
+        solution = solve.solve_surrogate(surrogate, self.cost.per_width, room, low, high)
+        # Without a multiplier all working layers are at their caps, and only how to share the rest is left to round.
+        objective = surrogate if solution.multiplier > 0 else Closest(solution.widths)
+        rounding = self._rounded(objective, floor, cap, None, solution.widths)
+        ratio = float(surrogate.value(rounding.widths).sum()) / solution.uniform
+        details = {**found.details, **_solution_details(solution), "predicted_ratio_rounded": ratio}
+        return Answer(rule, solution.widths, rounding, floor, cap, settings, details)
+
+    def _shaped(self, rule, found, bounds, settings):
+        """A shape scaled to the budget and rounded."""
+        floor, cap = bounds
+        shape = self._check_shape(rule, found.widths)
+        if self.timed:
+            real, rounding = fit_time(
+                shape, None, self.cost, self.budget, floor, cap, self.step, found.tied, self.limit
+            )
+        else:
+            low, high, room = self._feasible(floor, cap)
             real = solve.fit_shape(shape, self.cost.per_width, room, low, high)
-            return self._rounded(rule, real, Closest(real), floor, cap, settings, dict(found.details))
-        solution = solve.solve_surrogate(found.surrogate, self.cost.per_width, room, low, high)
-        details = {**found.details, **_solution_details(solution)}
-        answer = self._rounded(rule, solution.widths, found.surrogate, floor, cap, settings, details)
-        if solution.uniform:
-            details["predicted_ratio_rounded"] = answer.rounding.objective / solution.uniform
-        return answer
+            rounding = self._rounded(Closest(real), floor, cap, found.tied, real)
+        return Answer(rule, real, rounding, floor, cap, settings, dict(found.details))
 
     def _feasible(self, floor, cap):
         """Bounds as multiples of the step, and the budget for them without fixed costs; refuses an infeasible budget."""
@@ -81,77 +128,37 @@ class Frame:
             )
         return shape
 
-    def _rounded(self, rule, real, objective, floor, cap, settings, details):
-        rounding = round_widths(objective, self.cost, self.budget, floor, cap, self.step)
-        return Answer(rule, real, rounding, floor, cap, settings, details)
+    def _rounded(self, objective, floor, cap, tied, near):
+        bounded = (objective, self.cost, self.budget, floor, cap, self.step)
+        if self.limit is None:
+            return round_widths(*bounded, tied, near)
+        return round_distinct(*bounded, self.limit, tied, near)
 
     def _control(self, rule, options):
         own = {name: value for name, value in options.items() if name in rule.options}
-        inner = {name: value for name, value in options.items() if name not in own and name != "of"}
-        other = options.get("of", "geometry")
-        other = other if hasattr(other, "function") else find_rule(other)
+        other = find_rule(options.get("of", "geometry"))
         if other.control:
             raise UserError(f"a control is built from a schedule, not from the control {other.name!r}")
-        source = self.answer(other, inner)
+        source = self.answer(other, {k: v for k, v in options.items() if k not in own and k != "of"})
         settings = {**_defaults(rule), **own, "of": other.name, **source.settings}
-        real = np.asarray(rule.function(source.real, self.problem, **own), dtype=np.float64)
         details = {"source_widths": source.rounding.widths}
         if "heads" in source.details:
-            details["heads"] = rule.function(np.asarray(source.details["heads"]), self.problem, **own)
-        moved = np.asarray(rule.function(source.rounding.widths, self.problem, **own))
+            details["heads"] = _rearranged(rule, source.details["heads"], self.problem, own)
+        moved = _rearranged(rule, source.rounding.widths, self.problem, own)
+        real = np.asarray(rule.function(source.real, self.problem, **own), dtype=np.float64)
         floor, cap = source.floor, source.cap
-        if self._same_widths(moved, source.rounding.widths, floor, cap):
+        if moved is not None and self.cost.equal and (moved >= floor).all() and (moved <= cap).all():
             # The very same widths in another order cost the same to the last parameter.
             return Answer(rule, real, Rounding(moved, 0.0, 0.0, True), floor, cap, settings, details)
-        low, high, room = self._feasible(floor, cap)
-        real = solve.fit_shape(self._check_shape(rule, real), self.cost.per_width, room, low, high)
-        return self._rounded(rule, real, Closest(real), floor, cap, settings, details)
-
-    def _same_widths(self, moved, widths, floor, cap):
-        return (
-            self.cost.equal
-            and moved.dtype.kind == "i"
-            and (np.sort(moved) == np.sort(widths)).all()
-            and (moved >= floor).all()
-            and (moved <= cap).all()
-        )
-
-    def schedule(self, rule, options):
-        """The Schedule of a rule under this frame."""
-        answer = self.answer(rule, options)
-        widths = answer.rounding.widths
-        spent = self.cost.total(widths)
-        details = {
-            "real_widths": answer.real,
-            **answer.details,
-            "rounding": {"gap": answer.rounding.gap, "exact": answer.rounding.exact, "left": self.budget - spent},
-        }
-        if self.parameters is not None:
-            details["ffn_parameters"] = self.parameters.total(widths)
-        bounds = {"floor": answer.floor, "cap": [None if np.isinf(c) else c for c in answer.cap.tolist()]}
-        return Schedule(
-            name=rule.name,
-            widths=tuple(int(w) for w in widths),
-            base_width=self.base_width,
-            budget={"unit": self.cost.unit, "value": self.budget, "spent": spent},
-            quantum=self.step,
-            settings=records.to_jsonable({**answer.settings, **bounds, "seed": self.problem.seed}),
-            details=records.to_jsonable(details),
-            environment=records.environment(),
-        )
+        return self._shaped(rule, Shape(real, None, details), (floor, cap), settings)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Real widths, their rounding, the bounds they kept, the options used, and details for the schedule."""
-
-    rule: object
-    real: np.ndarray
-    rounding: Rounding
-    floor: np.ndarray
-    cap: np.ndarray
-    settings: dict
-    details: dict
+def _rearranged(rule, values, problem, options):
+    """Whole numbers as the control arranges them, or None if it does more than rearrange."""
+    values = np.asarray(values)
+    moved = np.asarray(rule.function(values, problem, **options))
+    same = moved.dtype.kind == "i" and moved.shape == values.shape and (np.sort(moved) == np.sort(values)).all()
+    return moved if same else None
 
 
 def _defaults(rule):
@@ -166,29 +173,3 @@ def _solution_details(solution):
         "kkt_residual": solution.kkt_residual,
         "predicted_ratio": solution.ratio,
     }
-
-
-def make_frame(problem, budget, unit, model_dimension, projections, biases, step, floor, cap):
-    """The Frame for a problem; what is None is taken from the work profile or from the base width (see `allocate`)."""
-    work, layers = problem.work, problem.layers
-    if model_dimension is None and work is not None:
-        model_dimension = work.model_dimension
-    if projections is None:
-        projections = 3 if work is None else work.projections
-    parameters = None
-    if model_dimension is not None:
-        parameters = linear_cost("parameters", layers, model_dimension, projections, biases)
-    unit = unit or ("width" if parameters is None else "parameters")
-    cost = linear_cost(unit, layers, model_dimension, projections, biases)
-    base_width = problem.base_width
-    if budget is None:
-        if base_width is None and work is None:
-            raise UserError("the budget is missing; give a base width (--base), a budget (--budget) or a work profile")
-        widths = np.asarray(work.widths, dtype=np.int64) if base_width is None else np.full(layers, base_width)
-        budget = cost.total(widths)
-        base_width = int(widths[0]) if (widths == widths[0]).all() else None
-    elif base_width is not None:
-        raise UserError("both a budget and a base width came; give one of them")
-    budget = whole_number("budget", budget, minimum=0)
-    uniform_width = (budget - float(cost.fixed.sum())) / float(cost.per_width.sum())
-    return Frame(problem, cost, budget, step, uniform_width, floor, cap, parameters, base_width)

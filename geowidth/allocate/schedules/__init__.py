@@ -89,7 +89,9 @@ def schedule_names():
 
 
 def find_rule(name):
-    """The Rule called `name`; an unknown name is refused with the list of known ones."""
+    """The Rule called `name`, or `name` itself if it is one; an unknown name is refused with the list of known ones."""
+    if isinstance(name, Rule):
+        return name
     if name in BUILT_IN:
         return import_module(f"{__name__}.{name}").RULE
     if name not in _plug_ins():
