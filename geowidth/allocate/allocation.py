@@ -43,13 +43,13 @@ def allocate(
 
     The budget is `budget` in `unit` ("parameters", "flops", "milliseconds", "width"), or that of `base_width` in every
     layer, or that of the widths at which `work` was measured. work: a WorkProfile or the path of a work.json; it also
-    gives layers, model_dimension and projections. Where no model dimension is known, the unit is "width": the sum of the
-    widths. Milliseconds need a cost_table: a TableCost or the path of the file that `geowidth cost` writes.
+    gives layers, model_dimension and projections. Where no model dimension is known, the unit is "width": the sum of
+    the widths. Milliseconds need a cost_table: a TableCost or the path of the file that `geowidth cost` writes.
 
-    Every width is a multiple of quantum * tensor_parallel; at most max_distinct_widths differ. floor, cap: a width, one a
-    layer, or a text such as "0.25x" of the uniform width; by default none for a shape, and 0.25x to 4x for a surrogate.
-    Further options are those of the schedule (`find_rule(name).options`): start and end, geometry and statistic,
-    exponent, ... Anything that does not fit raises UserError.
+    Every width is a multiple of quantum * tensor_parallel; at most max_distinct_widths differ. floor, cap: a width, one
+    a layer, or a text such as "0.25x" of the uniform width; by default none for a shape, and 0.25x to 4x for a
+    surrogate. Further options are those of the schedule (`find_rule(name).options`): start and end, geometry and
+    statistic, exponent, ... Anything that does not fit raises UserError.
     """
     rule = find_rule(schedule)
     quantum, degree = whole_number("quantum", quantum), whole_number("tensor parallel degree", tensor_parallel)
@@ -80,7 +80,9 @@ def _costs(layers, unit, model_dimension, projections, biases, cost_table):
     choose("budget unit", unit, UNITS)
     if unit != "milliseconds":
         if cost_table is not None:
-            raise UserError(f"a cost table came with a budget in {unit}; only milliseconds use it: leave one of them out")
+            raise UserError(
+                f"a cost table came with a budget in {unit}; only milliseconds use it: leave one of them out"
+            )
         return linear_cost(unit, layers, model_dimension, projections, biases), parameters
     if cost_table is None:
         raise UserError("a budget in milliseconds needs a cost table; make one with geowidth cost and give it (--cost)")

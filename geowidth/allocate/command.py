@@ -23,7 +23,7 @@ def add_arguments(parser):
     add = parser.add_argument
     add("--list", action="store_true", help="list all schedules with their options, and stop")
     add("--schedule", metavar="NAME", default="geometry", help="which schedule; --list names them all")
-    add("--control", metavar="NAME", help="a control built from the schedule: reversed")
+    add("--control", metavar="NAME", help="a control built from the schedule: reversed, permuted, sorted or inverse")
     add("--option", metavar="NAME=VALUE", action="append", help="an option of the schedule, may be given several times")
     add(
         "--work",
@@ -41,16 +41,20 @@ def add_arguments(parser):
     add = budget.add_argument
     add("--base", metavar="WIDTH", help="budget of this width in every layer")
     add("--budget", metavar="N", help="budget in --unit, in place of --base")
-    add("--unit", metavar="UNIT", help="parameters, flops (forward, per token) or width (the sum of widths)")
+    add("--unit", metavar="UNIT", help="parameters, flops (forward, per token), milliseconds or width (their sum)")
+    add("--cost", metavar="FILE", help="cost table of geowidth cost, for a budget in milliseconds")
     add("--model-dimension", metavar="D", help="model dimension, to count parameters or FLOPs")
     add("--projections", metavar="N", help="matrices per FFN: 3 gated, 2 plain (default: 3, or what work.json says)")
     add("--biases", action="store_true", help="the FFN's matrices have biases")
     add("--multiple", metavar="Q", default="1", help="every width is a multiple of this quantum")
     add("--tensor-parallel", metavar="N", default="1", help="every width is a multiple of this times the quantum")
+    add("--max-distinct-widths", metavar="K", help="at most this many different widths (8 suits compilers)")
     add(
-        "--floor", metavar="W", help="smallest width: a width, one a layer, or 0.25x the uniform one (default for work)"
+        "--floor",
+        metavar="W",
+        help="smallest width: a width, one a layer, or a multiple of the uniform one as in 0.25x",
     )
-    add("--cap", metavar="W", help="largest width, likewise (default for work: 4x)")
+    add("--cap", metavar="W", help="largest width, likewise (for measured work the bounds are 0.25x and 4x by default)")
     add("--seed", metavar="N", default="0", help="seed of permuted controls")
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="FILE", help="write schedule.json here")
@@ -77,6 +81,8 @@ def run(arguments):
 
         plot_schedule(schedule, arguments.plot)
     print(*schedule.widths)
+    if schedule.heads is not None:
+        print("heads", *schedule.heads)
     print(budget_line(schedule))
     for note in schedule.details.get("notes", ()):
         print(f"note: {note}", file=sys.stderr)
@@ -85,9 +91,11 @@ def run(arguments):
 def budget_line(schedule):
     """What a schedule spends of its budget, in words."""
     budget = schedule.budget
-    left = budget["value"] - budget["spent"]
     unit = {"width": "units of width", "flops": "FLOPs per token"}.get(budget["unit"], budget["unit"])
-    return f"spent {budget['spent']} of {budget['value']} {unit} ({left} left), multiples of {schedule.quantum}"
+    spent, value, left = budget["spent"], budget["value"], budget["value"] - budget["spent"]
+    if budget["unit"] == "milliseconds":
+        spent, value, left = f"{spent:.6g}", f"{value:.6g}", f"{max(left, 0.0):.3g}"
+    return f"spent {spent} of {value} {unit} ({left} left), multiples of {schedule.quantum}"
 
 
 def _request(arguments):
@@ -109,8 +117,10 @@ def _request(arguments):
     return {
         "layers": words.whole_number("--layers", arguments.layers),
         "base_width": words.whole_number("--base", arguments.base),
-        "budget": words.whole_number("--budget", arguments.budget),
+        "budget": _amount(arguments),
         "unit": arguments.unit,
+        "cost_table": arguments.cost,
+        "max_distinct_widths": words.whole_number("--max-distinct-widths", arguments.max_distinct_widths),
         "model_dimension": words.whole_number("--model-dimension", arguments.model_dimension),
         "projections": words.whole_number("--projections", arguments.projections),
         "biases": arguments.biases,
@@ -123,6 +133,13 @@ def _request(arguments):
         "seed": words.whole_number("--seed", arguments.seed, minimum=0),
         **options,
     }
+
+
+def _amount(arguments):
+    """The budget: milliseconds may have a fraction, everything else is counted."""
+    if arguments.budget is not None and arguments.unit in (None, "milliseconds") and arguments.cost is not None:
+        return words.number("--budget", arguments.budget)
+    return words.whole_number("--budget", arguments.budget)
 
 
 def _print_list():

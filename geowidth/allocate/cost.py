@@ -96,8 +96,8 @@ def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False)
 
     "width": the widths themselves. "parameters": weights and, with `biases`, biases: projections * d per unit of width
     (3 gated: gate, up, down; 2 plain: up, down), a bias for every hidden unit of the projections into the FFN and d for
-    the one out of it. "flops": forward floating-point operations per token, 2 a weight and 1 a bias; activations are not
-    counted. `model_dimension` d, `projections` and `biases` may differ from layer to layer (lists).
+    the one out of it. "flops": forward floating-point operations per token, 2 a weight and 1 a bias; activations are
+    not counted. `model_dimension` d, `projections` and `biases` may differ from layer to layer (lists).
     """
     choose("budget unit", unit, LINEAR_UNITS)
     ones = np.ones(layers, dtype=np.int64)

@@ -1,10 +1,10 @@
 """Rounding to at most K different widths, so that compilers which specialise per shape see few of them.
 
-For one price nu of the budget the best K widths are found exactly: an objective convex in each width lets every layer take
-one of the two chosen widths around its own best, so a dynamic program over the candidate widths, with the summed costs
-of the layers between two neighbours, is a shortest path with K edges. The best nu gives a lower bound (Lagrange duality)
-and sets of widths; each set is then filled by the multiple-choice knapsack under the true budget, and improved by moving
-one width at a time. The difference to the bound is the reported gap.
+For one price nu of the budget the best K widths are found exactly: an objective convex in each width lets every layer
+take one of the two chosen widths around its own best, so a dynamic program over the candidate widths, with the summed
+costs of the layers between two neighbours, is a shortest path with K edges. The best nu gives a lower bound (Lagrange
+duality) and sets of widths; each set is then filled by the multiple-choice knapsack under the true budget, and improved
+by moving one width at a time. The difference to the bound is the reported gap.
 """
 
 from collections.abc import Callable

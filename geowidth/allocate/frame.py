@@ -76,7 +76,9 @@ class Frame:
         if isinstance(found, Optimum) and found.surrogate.coefficient.any():
             return self._best(rule, found, *self.bounds(True), settings)
         if isinstance(found, Optimum):  # no work anywhere: any widths are optimal
-            return self._shaped(rule, Shape(np.ones(self.problem.layers), None, found.details), self.bounds(True), settings)
+            return self._shaped(
+                rule, Shape(np.ones(self.problem.layers), None, found.details), self.bounds(True), settings
+            )
         if not isinstance(found, Shape):
             raise UserError(f"schedule {rule.name!r} returned {type(found).__name__}; a Shape or an Optimum is needed")
         return self._shaped(rule, found, self.bounds(False), settings)
@@ -113,7 +115,7 @@ class Frame:
         return Answer(rule, real, rounding, floor, cap, settings, dict(found.details))
 
     def _feasible(self, floor, cap):
-        """Bounds as multiples of the step, and the budget for them without fixed costs; refuses an infeasible budget."""
+        """Bounds in multiples of the step, and the budget without fixed costs; refuses an infeasible budget."""
         low, high = bounds_in_steps(floor, cap, self.step)
         check_affordable(self.cost, self.budget, low, high, cap, self.step)
         lowest = low * float(self.step)
@@ -124,7 +126,8 @@ class Frame:
         shape = np.asarray(widths, dtype=np.float64)
         if shape.shape != (self.problem.layers,) or not np.isfinite(shape).all() or not (shape > 0).all():
             raise UserError(
-                f"schedule {rule.name!r} gives {shape.tolist()}; {self.problem.layers} finite numbers above 0 are needed"
+                f"schedule {rule.name!r} gives {shape.tolist()}; "
+                f"{self.problem.layers} finite numbers above 0 are needed"
             )
         return shape
 

@@ -1,9 +1,9 @@
 """One choice for every layer at the least summed value within a budget: the multiple-choice knapsack.
 
-Linear relaxation by the lower hulls of each layer's (cost, value) points (Sinha and Zoltners 1979) gives a lower bound and
-a greedy answer; choices whose reduced cost exceeds the gap between the two cannot be in a better answer; what remains is
-searched by dynamic programming over undominated partial answers (Pisinger 1995). The answer is exact unless there are more
-than `states` of those at once; then the best found comes with the relaxation's bound.
+Linear relaxation by the lower hulls of each layer's (cost, value) points (Sinha and Zoltners 1979) gives a lower bound
+and a greedy answer; choices whose reduced cost exceeds the gap between the two cannot be in a better answer; what
+remains is searched by dynamic programming over undominated partial answers (Pisinger 1995). The answer is exact unless
+there are more than `states` of those at once; then the best found comes with the relaxation's bound.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Relaxation:
-    """The linear relaxation: greedy integer picks, their value, the lower bound, and the price of one unit of budget."""
+    """The linear relaxation: greedy integer picks, their value, a lower bound, the price of a unit of budget."""
 
     picks: np.ndarray
     value: float

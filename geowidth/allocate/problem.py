@@ -56,7 +56,7 @@ def count_layers(layers, work):
 
 
 def bound(what, value, layers, base_width, default):
-    """A floor or cap as float64 (layers,): a width, one a layer, or a text like "0.25x", in uniform widths `base_width`."""
+    """A floor or cap as float64 (layers,): a width, one a layer, or a text like "0.25x", times `base_width`."""
     if value is None:
         return np.full(layers, float(default))
     if isinstance(value, str):

@@ -1,12 +1,12 @@
 """From real widths to multiples of a quantum, under the exact budget.
 
-Both things that are rounded are separable and convex: the loss surrogate, and the squared distance to a given shape. With
-one price for every layer the greedy rule "the next step to the layer that gains most" is therefore exactly optimal
-(Gross 1956; Ibaraki and Katoh, "Resource Allocation Problems", 1988). With different prices, or layers tied to one common
-width, `knapsack` finds the optimum or says how far from it the answer can be at most.
+Both things that are rounded are separable and convex: the loss surrogate, and the squared distance to a given shape.
+With one price for every layer the greedy rule "the next step to the layer that gains most" is therefore exactly optimal
+(Gross 1956; Ibaraki and Katoh, "Resource Allocation Problems", 1988). With different prices, or layers tied to one
+common width, `knapsack` finds the optimum or says how far from it the answer can be at most.
 
-A shape rounds to its nearest multiples wherever those cost what the budget says, as a cosine between symmetric ends does;
-otherwise to the nearest multiples that do not exceed the budget and leave less than one more affordable step.
+A shape rounds to its nearest multiples wherever those cost what the budget says, as a cosine between symmetric ends
+does; otherwise to the nearest multiples that do not exceed the budget and leave less than one more affordable step.
 """
 
 import heapq
@@ -108,8 +108,8 @@ def round_widths(objective, cost, budget, floor, cap, step, tied=None, near=None
     """Multiples of `step` between floor and cap that minimise `objective` and cost at most `budget`.
 
     objective: a Surrogate or Closest; cost: a LinearCost; floor, cap: (layers,) real; tied: one label a layer, or None;
-    near: real widths to start from, needed where prices differ. What is left of the budget is less than the cheapest step
-    that any layer (or set of tied layers) could still take. Returns a Rounding.
+    near: real widths to start from, needed where prices differ. What is left of the budget is less than the cheapest
+    step that any layer (or set of tied layers) could still take. Returns a Rounding.
     """
     low, high = bounds_in_steps(floor, cap, step)
     check_affordable(cost, budget, low, high, cap, step)

@@ -1,4 +1,4 @@
-"""Schedule: integer FFN widths, one a layer, with the budget they keep and everything that made them (schedule.json)."""
+"""Schedule: integer FFN widths, one a layer, with the budget they keep and what made them (schedule.json)."""
 
 from dataclasses import dataclass, field
 
@@ -13,9 +13,9 @@ SCHEMA = 1
 class Schedule:
     """FFN widths of a model.
 
-    widths: one positive int a layer. base_width: the uniform width of the same budget, or None. budget: {"unit", "value",
-    "spent"} with spent <= value. quantum: every width is a multiple of it. settings: what was asked for. details: real
-    widths, multiplier, active bounds, KKT residual, rounding gap, heads where the schedule has them, and notes.
+    widths: one positive int a layer. base_width: the uniform width of the same budget, or None. budget: {"unit",
+    "value", "spent"} with spent <= value. quantum: every width is a multiple of it. settings: what was asked for.
+    details: real widths, multiplier, active bounds, KKT residual, rounding gap, heads where there are any, and notes.
     """
 
     name: str

@@ -128,8 +128,8 @@ def _solution(surrogate, cost, budget, floor, cap, widths, multiplier):
 def fit_shape(shape, cost, budget, floor, cap):
     """Real widths clip(t * shape, floor, cap) that cost exactly `budget`; t is unique wherever some layer is free.
 
-    The sum is piecewise linear in t, so the piece that holds the root is found among its breakpoints and solved exactly.
-    shape: positive, float64 (layers,). Callers have checked that the budget is feasible.
+    The sum is piecewise linear in t, so the piece that holds the root is found among its breakpoints and solved
+    exactly. shape: positive, float64 (layers,). Callers have checked that the budget is feasible.
     """
     if np.isfinite(cap).all() and budget >= float(cost @ cap):
         return np.array(cap, dtype=np.float64)

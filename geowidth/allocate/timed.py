@@ -1,8 +1,8 @@
 """Widths under a budget of milliseconds: the cost is a measured staircase, not a line.
 
-A loss surrogate is minimised by the multiple-choice knapsack over all multiples of the quantum. A shape is scaled as far up
-as its nearest multiples stay within the time, and then takes the steps that are still affordable; on a staircase many
-are free.
+A loss surrogate is minimised by the multiple-choice knapsack over all multiples of the quantum. A shape is scaled as
+far up as its nearest multiples stay within the time, and then takes the steps that are still affordable; on a staircase
+many are free.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def fit_time(shape, objective, cost, budget, floor, cap, step, tied=None, limit=
 
 
 def uniform_time_width(cost, layers, budget):
-    """The widest measured common width whose `layers` FFNs take at most `budget` milliseconds; refuses if there is none."""
+    """The widest measured width whose `layers` FFNs take at most `budget` milliseconds; refuses if there is none."""
     fits = np.flatnonzero(cost.milliseconds * layers <= budget * (1 + _SLACK))
     if not fits.size:
         least = cost.milliseconds[0] * layers

@@ -1,8 +1,9 @@
 """Schedules by name: one file each here, and users' own through the entry-point group ``geowidth.schedules``.
 
-A rule is a function `rule(problem, *, option=default, ...)` that returns a `Shape` (relative real widths over depth) or an
-`Optimum` (a surrogate whose best widths are taken); a control is a function `control(widths, problem, *, ...)` that rearranges the real
-widths of another schedule. An entry point may name such a `Rule`, or a plain function, whose docstring then describes it:
+A rule is a function `rule(problem, *, option=default, ...)` that returns a `Shape` (relative real widths over depth) or
+an `Optimum` (a surrogate whose best widths are taken); a control is a function `control(widths, problem, *, ...)` that
+rearranges the real widths of another schedule. An entry point may name such a `Rule`, or a plain function, whose
+docstring then describes it:
 
     [project.entry-points."geowidth.schedules"]
     mine = "my_package:my_rule"
@@ -20,11 +21,22 @@ from geowidth.allocate.surrogate import Surrogate
 from geowidth.errors import UserError
 
 GROUP = "geowidth.schedules"
+CONTROLS = ("reversed", "permuted", "sorted", "inverse")
 BUILT_IN = (
     "uniform",
     "cosine",
+    "linear",
+    "sigmoid",
+    "groups",
+    "cascade",
+    "fan_in",
+    "openelm",
+    "framed",
+    "crown",
+    "reverse",
+    "bow_tie",
     "geometry",
-    "reversed",
+    *CONTROLS,
 )
 
 
@@ -100,4 +112,8 @@ def find_rule(name):
         found = _plug_ins()[name].load()
     except Exception as error:  # a plug-in may fail in any way; which one it was must be said
         raise UserError(f"schedule {name!r} ({_plug_ins()[name].value}) cannot be loaded: {error}") from error
-    return found if isinstance(found, Rule) else Rule(name, (found.__doc__ or "").strip().split("\n")[0], found)
+    if isinstance(found, Rule):
+        return found
+    if not callable(found):
+        raise UserError(f"schedule {name!r} ({_plug_ins()[name].value}) is no function and no Rule")
+    return Rule(name, (found.__doc__ or "").strip().split("\n")[0], found)
