@@ -74,6 +74,11 @@ class RunSettings:
     def to_json(self):
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, value):
+        """The settings that `to_json` gave."""
+        return cls(**value | {"seeds": tuple(value["seeds"]), "arms": tuple(value["arms"])})
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -87,6 +92,15 @@ class Preset:
     @property
     def base_width(self):
         return self.model.widths[0]
+
+    def to_json(self):
+        return {"name": self.name} | {part: getattr(self, part).to_json() for part in ("model", "training", "run")}
+
+    @classmethod
+    def from_json(cls, value):
+        """The preset that `to_json` gave."""
+        model, training = ModelConfig.from_json(value["model"]), TrainingSettings.from_json(value["training"])
+        return cls(value["name"], model, training, RunSettings.from_json(value["run"]))
 
     def with_widths(self, widths):
         """The model config with `widths`; None keeps the uniform ones."""

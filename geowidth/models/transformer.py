@@ -20,8 +20,6 @@ from torch.nn import functional
 
 from geowidth.errors import UserError
 
-EMBEDDING_STD = 0.02
-
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -200,7 +198,7 @@ class TaperedTransformer(nn.Module):
                 parameter.fill_(1)
                 continue
             last = name.rpartition(".")[2]
-            scale = EMBEDDING_STD if last == "embedding" else outer if last in ("out", "down") else inner
+            scale = outer if last in ("out", "down") else inner
             parameter.copy_(drawn(seed, name, tuple(parameter.shape)).mul_(scale))
 
     def forward(self, tokens):
