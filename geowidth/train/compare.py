@@ -102,7 +102,7 @@ def check_equal_terms(arms, baseline):
     for arm, by_seed in arms.items():
         if set(by_seed) != set(arms[baseline]):
             raise UserError(
-                f"arm {arm} has seeds {list(by_seed)}, {baseline} has {list(arms[baseline])}; train the same seeds in both"
+                f"arm {arm} has seeds {list(by_seed)}, {baseline} has {list(arms[baseline])}; train the same in both"
             )
         widths = next(iter(by_seed.values()))["widths"]
         for result in by_seed.values():

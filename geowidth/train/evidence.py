@@ -247,9 +247,12 @@ def overall_sentence(arms):
     words = []
     if seeds > 1 and not apart:
         words.append("No arm can be told from the baseline at this size.")
-    if seeds > 1 and arms[0].difference.smallest_p > 1 - arms[0].difference.confidence:
+    level, smallest = 1 - arms[0].difference.confidence, arms[0].difference.smallest_p
+    if seeds > 1 and smallest > level:
+        enough = math.ceil(1 - math.log2(level))
         words.append(
-            f"With {seeds} seeds the smallest possible two-sided sign-flip p is {arms[0].difference.smallest_p:g}."
+            f"With {seeds} seeds the smallest possible two-sided sign-flip p is {smallest:g}; "
+            f"{enough} seeds are the fewest that could reach {level:.2g}."
         )
     if len(arms) > 1 and apart:
         words.append(f"{len(arms)} arms were compared, and no interval is corrected for that.")

@@ -23,7 +23,7 @@ from geowidth.models.presets import Preset, preset_named
 from geowidth.models.transformer import whole
 from geowidth.progress import Progress
 from geowidth.train import checkpoint
-from geowidth.train.loop import SAVE_SECONDS, plan
+from geowidth.train.loop import SAVE_SECONDS, describe, plan
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
 
@@ -130,7 +130,7 @@ class Crew:
         self.news[worker] = event["loss"], event["speed"]
         loss = sum(value for value, _ in self.news.values()) / len(self.news)
         speed = sum(value for _, value in self.news.values())
-        text = f"loss {loss:.3f}, {speed:,.0f} tokens/s in {len(self.news)} processes"
+        text = describe(loss, speed) + (f" in {len(self.news)} processes" if len(self.news) > 1 else "")
         new = event["step"] - self.steps[worker.job]
         self.steps[worker.job] = event["step"]
         self.bar.step(new, text)
