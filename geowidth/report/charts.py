@@ -113,8 +113,8 @@ def value_scale(values, start, end, zero=True, log_from=300.0):
     if high - low <= 1e-12 * max(abs(high), abs(low)):
         low, high = (0.0, 1.0) if high == 0 else (low - abs(low) / 2, high + abs(high) / 2)
     step = nice_step(high - low, 4)
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    ticks, step = nice_ticks(low, high, 4)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    low, high, ticks = first * step, last * step, [index * step for index in range(first, last + 1)]
     return Scale(low, high, start, end), ticks, tick_labels(ticks, step)
 
 

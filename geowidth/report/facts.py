@@ -33,11 +33,13 @@ def _model(run):
 
 
 def _corpus(run):
-    digest = fact(run, "corpus_digest", "digest")
-    name = fact(run, "corpus", "source")
-    name = lookup(name, "source", "description") if isinstance(name, dict) else name
-    words = name if isinstance(name, str) else ""
-    return f"{words} sha256 {digest[:12]}\u2026".strip() if isinstance(digest, str) else words
+    corpus, digest = fact(run, "corpus"), fact(run, "digest")
+    name = lookup(corpus, "source", "description") if isinstance(corpus, dict) else corpus
+    parts = [name] if isinstance(name, str) else []
+    sizes = lookup(corpus, "bytes")
+    if isinstance(sizes, dict) and sizes and all(map(is_finite, sizes.values())):
+        parts.append(f"{compact(sum(sizes.values()))}B")
+    return ", ".join([*parts, *([f"sha256 {digest[:12]}\u2026"] if isinstance(digest, str) else [])])
 
 
 def key_facts(run, rows):
@@ -64,38 +66,64 @@ def key_facts(run, rows):
     return [(name, text) for name, text in facts if text]
 
 
-def _gromov_facts(geometry, details):
-    """How sure the Gromov-Wasserstein numbers of one geometry are, from their gaps and the identity coupling's values."""
-    gaps, values, identities = (details.get(key) for key in ("gap", "value", "identity"))
-    notes = []
-    if isinstance(gaps, list) and gaps and all(map(is_finite, gaps)):
-        notes.append(f"the largest remaining gap is {significant(max(gaps), 2)}")
-    if isinstance(values, list) and isinstance(identities, list) and len(values) == len(identities):
-        pairs = [(v, i) for v, i in zip(values, identities, strict=True) if is_finite(v) and is_finite(i)]
-        same = sum(v >= i * (1 - 1e-6) for v, i in pairs)
-        notes.insert(0, f"matching each token with itself is the best coupling found in {same} of {len(pairs)} layers")
-    return f"Gromov\u2013Wasserstein, {geometry}: {'; '.join(notes)}." if notes else ""
+def _gromov_facts(layers):
+    """How sure the Gromov-Wasserstein numbers are: where the identity coupling stood, and the largest gap left."""
+    same, gaps = [], []
+    for geometry in GEOMETRIES:
+        found = [(layer.get(geometry) or {}).get("gw") or {} for layer in layers]
+        found = [f for f in found if all(is_finite(f.get(key)) for key in ("value", "identity", "gap"))]
+        if found:
+            kept = sum(f["value"] >= f["identity"] * (1 - 1e-6) for f in found)
+            same.append(f"{kept} of {len(found)} ({geometry})")
+            gaps += [f["gap"] / f["value"] for f in found if f["value"] > 0]
+    if not same:
+        return ""
+    left = f" What a better coupling could still gain is, to first order, at most {significant(max(gaps), 2)} of E." if gaps else ""
+    return (
+        "Gromov\u2013Wasserstein: no coupling better than matching each token with itself was found in this many layers: "
+        f"{', '.join(same)}.{left}"
+    )
+
+
+def _layers_where(layers, count):
+    """Layers whose `count` is above zero, and the largest count."""
+    counts = [count(layer) for layer in layers]
+    return [i for i, c in enumerate(counts) if c], max(counts, default=0)
+
+
+def _merged(layer):
+    merged = lookup(layer.get("dimension"), "merged", "merged_count")
+    return merged if is_finite(merged) else 0
+
+
+def _large(layer):
+    found = layer.get("large_norm_tokens") or {}
+    return max((len(tokens) for tokens in found.values() if isinstance(tokens, list)), default=0)
 
 
 def method_facts(work):
-    """Sentences on how the profiles were measured: tokens, coupling, merged duplicates."""
-    details, settings = work.get("details") or {}, work.get("settings") or {}
+    """Sentences on how the profiles were measured: tokens, couplings, merged duplicates, outliers, bands."""
+    details, settings = work.get("details"), work.get("settings") or {}
+    layers = [layer for layer in details if isinstance(layer, dict)] if isinstance(details, list) else []
     notes = []
-    tokens = lookup(settings, "tokens", "measured_tokens")
+    tokens = lookup(settings, "tokens")
     if is_finite(tokens):
         notes.append(f"{whole(tokens)} held-out tokens, the same ones in every layer.")
-    gromov = details.get("gw") or details.get("gromov") or {}
-    if isinstance(gromov, dict):
-        notes += [_gromov_facts(g, gromov[g]) for g in GEOMETRIES if isinstance(gromov.get(g), dict)]
-    merged = details.get("merged")
-    if isinstance(merged, list) and any(merged):
-        layers = [layer for layer, count in enumerate(merged) if count]
-        most = max(merged)
+    notes.append(_gromov_facts(layers))
+    for count, words in (
+        (_merged, "Equal states were merged for the intrinsic dimension in layer{} {}: at most {}."),
+        (_large, "Some tokens have over five times the median norm in layer{} {}: at most {}."),
+    ):
+        found, most = _layers_where(layers, count)
+        if found:
+            notes.append(words.format("s" * (len(found) > 1), layer_list(found), whole(most)))
+    bands = next((layer["bands"] for layer in layers if layer.get("bands")), None)
+    if bands:
         notes.append(
-            f"Equal states were merged for topology and dimension in layer{'s' * (len(layers) > 1)} {layer_list(layers)} "
-            f"(at most {whole(most)})."
+            f"Upright bars: 5 to 95 % quantiles over {whole(bands.get('subsamples'))} subsamples of "
+            f"{whole(bands.get('subsample'))} tokens; some statistics change with the number of tokens."
         )
-    k = lookup(settings, "k", "neighbours")
+    k = lookup(settings, "neighbours", "k")
     if is_finite(k):
-        notes.append(f"The MLE estimators use {whole(k)} neighbours.")
+        notes.append(f"The MLE estimators of dimension use {whole(k)} neighbours.")
     return [note for note in notes if note]

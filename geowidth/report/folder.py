@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 
 from geowidth import records
@@ -16,7 +16,10 @@ def as_record(value, kind):
     """A record as a dict, from a dict, from an object with `to_json()`, or read from the path of a file."""
     if isinstance(value, (str, Path)):
         return records.read_json(value, kind=kind, schema=1)
-    value = value.to_json() if hasattr(value, "to_json") else value
+    if hasattr(value, "to_json"):
+        value = value.to_json()
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if not isinstance(value, dict):
         raise UserError(f"{type(value).__name__} is no {kind} record; give a dict, the path of a file, or its object")
     return value
@@ -53,7 +56,7 @@ class TrainingRun:
 
     def final_loss(self):
         """Final validation loss of a finished run in nats, else None."""
-        return lookup(self.result, "final_validation_loss", "validation_loss", "final_loss", "loss")
+        return (self.result or {}).get("loss")
 
 
 @dataclass(frozen=True)
@@ -84,18 +87,20 @@ class RunFolder:
 
     @property
     def resume_command(self):
-        """The command that makes whatever is missing."""
-        asked = lookup(self.settings, "command")
-        if isinstance(asked, str):
-            return asked
-        preset = lookup(self.settings, "preset")
-        preset = preset if isinstance(preset, str) else "nano"
-        return f"geowidth run --preset {shlex.quote(preset)} --out {shlex.quote(str(self.path))}"
+        """The command that makes whatever is missing: the run's own, with every setting it was begun with."""
+        words = ["geowidth", "run", "--preset", str(lookup(self.settings, "preset") or "nano"), "--out", str(self.path)]
+        for name in ("corpus", "arms", "seeds", "steps", "tokens", "geometry", "statistic"):
+            value = lookup(self.settings, name)
+            if value is not None and value != "stdlib":
+                words += [f"--{name}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
+        return shlex.join(words)
 
     def driver(self):
         """(statistic, geometry) of the signal that set the geometry arm's widths, or None."""
-        settings = (self.schedules.get("geometry") or {}).get("settings") or {}
-        pair = settings.get("statistic"), settings.get("geometry")
+        if "geometry" not in self.schedules:
+            return None
+        settings = self.schedules["geometry"].get("settings")
+        pair = lookup(settings, "statistic"), lookup(settings, "geometry")
         return pair if all(isinstance(word, str) for word in pair) else None
 
 

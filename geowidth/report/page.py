@@ -46,9 +46,9 @@ def legend(run, looks):
     """A switch per arm: its mark, dash and name. Without JavaScript it is a plain key."""
     buttons = []
     for name, look in looks.items():
-        swatch = element("path", d="M1 7H25", class_=f"mean stroke-arm{look.hue} dash{look.dash}")
-        swatch += mark(look.shape, 13.0, 7.0, 3.6, f"fill-arm{look.hue}")
-        icon = element("svg", swatch, viewBox="0 0 26 14", class_="chart swatch", aria_hidden="true")
+        swatch = element("path", d="M1 7H37", class_=f"mean stroke-arm{look.hue} dash{look.dash}")
+        swatch += mark(look.shape, 19.0, 7.0, 3.6, f"fill-arm{look.hue}")
+        icon = element("svg", swatch, viewBox="0 0 38 14", class_="chart swatch", aria_hidden="true")
         text = name + (" (baseline)" if name == run.baseline else "")
         buttons.append(tag("button", icon, words("span", text), type="button", aria_pressed="true", data_switch=look.index))
     return tag("div", *buttons, class_="legend", role="group", aria_label="Arms shown")
@@ -69,11 +69,16 @@ def grid_table(head, rows, class_="", caption=""):
 
 def headline(run, rows):
     """The sentence, the facts under it, and what is missing."""
-    sentence = (run.comparison or {}).get("sentence") or "This run is not finished: nothing may be concluded yet."
+    title, sentence = "This run is not finished: nothing may be concluded yet.", ""
+    if run.comparison:
+        title, sentence = tables.headline(rows, run.baseline), str(run.comparison.get("sentence") or "")
+        for row in rows:  # an arm's own sentence stands beside its interval below
+            sentence = sentence.replace(row.sentence or "\0", "")
     facts = [tag("div", words("dt", name), words("dd", value)) for name, value in key_facts(run, rows)]
     parts = [
         words("p", "GeoWidth", class_="brand"),
-        words("h1", sentence),
+        words("h1", title),
+        words("p", " ".join(sentence.split()), class_="lead") if sentence.strip() else "",
         tag("dl", *facts, class_="facts"),
     ]
     if run.missing:
@@ -101,7 +106,7 @@ def work_section(run):
             description = profiles.work_words(run.work, statistic, geometry)
             panels.append(figure(f"work-{statistic}-{geometry}", drawing, 352, 172, name, description))
     dimension = responsive(
-        "dimension", lambda width: (profiles.dimension_panel(run.work, width, 190.0), 190.0), "Intrinsic dimension",
+        "dimension", lambda width: (profiles.dimension_panel(run.work, width, 210.0), 210.0), "Intrinsic dimension",
         "Intrinsic dimension of the states entering each FFN, by estimator and layer.", 728.0, 352.0,
     )  # fmt: skip
     facts = tag("ul", *(words("li", fact) for fact in [*notes, *method_facts(run.work)]), class_="notes")
@@ -131,13 +136,16 @@ def widths_section(run, looks):
     names = [name for name in run.arm_names if widths.arm_widths(run, name)]
     if not names:
         return section("widths", "Which widths follow", lead, absent("No widths have been allocated.", run))
+    class_, wide = ("two", 552.0) if len(names) in (1, 2, 4) else ("nine", 352.0)
     highest, panels = widths.highest_width(run), []
     for name in names:
         own, schedule = widths.arm_widths(run, name), run.schedules.get(name)
-        drawing = widths.width_panel(name, own, schedule, looks[name], highest)
-        description = widths.width_words(name, own, schedule)
-        panels.append(figure(f"widths-{looks[name].index}", drawing, 352, 168, f"Widths of {name}", description))
-    class_ = "two" if len(names) in (2, 4) else "nine"
+
+        def draw(width, name=name, own=own, schedule=schedule):
+            return widths.width_panel(name, own, schedule, looks[name], highest, width), 168.0
+
+        title, description = f"Widths of {name}", widths.width_words(name, own, schedule)
+        panels.append(responsive(f"widths-{looks[name].index}", draw, title, description, wide, 352.0))
     return section("widths", "Which widths follow", lead, tag("div", *panels, class_=class_), budget_table(run, names),
                    width_table(run, names))  # fmt: skip
 
@@ -202,40 +210,31 @@ def evidence_section(run, rows, looks):
         sayings.append(tag("div", tag("dt", icon, escape(row.arm)), words("dd", tables.verdict(row, run.baseline))))
     return section("evidence", "Did it help", lead, tag("div", plot, tag("dl", *sayings, class_="verdicts"), class_="beside"),
                    "" if run.comparison else absent("The arms have not been compared.", run),
-                   paired_table(rows), cost_table(rows), seed_table(rows))  # fmt: skip
+                   paired_table(rows), seed_table(rows))  # fmt: skip
 
 
 def paired_table(rows):
-    """Loss, bits per byte and everything about the difference."""
+    """Every loss with all that is known of its difference and what it cost."""
     confidences = {row.confidence for row in rows if row.confidence}
     share = tables.percent(next(iter(confidences))) if len(confidences) == 1 else "t"
-    effects = [tables.seeds_needed(row) for row in rows if row.power]
-    stated = {(e, p) for _, e, p in effects if is_finite(e) and is_finite(p)}
+    stated = {tables.seeds_needed(row)[1:] for row in rows if row.power}
     effect, power = next(iter(stated)) if len(stated) == 1 else (None, None)
-    need = f"seeds to see {plain(effect, 3)}" if effect is not None else "seeds needed"
-    head = ["arm", "mean loss", "bits per byte", "difference", "standard error", f"{share} interval", "sign-flip p", "seeds", need]
+    need = f"seeds to see {effect:g}" if is_finite(effect) else "seeds needed"
+    head = ["arm", "mean loss", "bits per byte", "difference \u00b1 se", f"{share} interval", "sign-flip p", "seeds", need,
+            "parameters", "tokens", "FLOPs", "seconds"]  # fmt: skip
     body = []
     for row in rows:
-        number, effect_of_row, _ = tables.seeds_needed(row)
-        if effect is None and is_finite(effect_of_row):
-            number += f" for {plain(effect_of_row, 4)}"
+        number, own, _ = tables.seeds_needed(row)
+        number += f" for {own:g}" if effect is None and is_finite(own) else ""
         p = f"{row.sign_flip_p:.3g}" if is_finite(row.sign_flip_p) else DASH
-        body.append([row.arm, plain(row.mean_loss, 4), plain(row.bits_per_byte, 4),
-                     "baseline" if row.is_baseline else signed(row.difference, 4), plain(row.standard_error, 4),
-                     tables.interval_words(row), p, len(row.losses), number])  # fmt: skip
-    caption = "Final validation loss in nats, differences paired by seed"
-    caption += f"; seeds needed for {power:.0%} power" if is_finite(power) else ""
-    return grid_table(head, body, "", caption)
-
-
-def cost_table(rows):
-    """What each loss cost: the mean of a seed's run."""
-    head = ["arm", "mean loss", "parameters", "tokens", "FLOPs", "seconds"]
-    body = []
-    for row in rows:
-        costs = [whole(row.parameters), whole(row.tokens), compact(row.flops), plain(row.seconds, 1)]
-        body.append([row.arm, plain(row.mean_loss, 4), *costs])
-    return grid_table(head, body, "", "Cost of one seed\u2019s training")
+        error = f" \u00b1 {plain(row.standard_error, 4)}" if is_finite(row.standard_error) else ""
+        difference = "baseline" if row.is_baseline else signed(row.difference, 4) + error
+        body.append([row.arm, plain(row.mean_loss, 4), plain(row.bits_per_byte, 4), difference, tables.interval_words(row), p,
+                     len(row.losses), number, whole(row.parameters), compact(row.tokens), compact(row.flops),
+                     plain(row.seconds, 1)])  # fmt: skip
+    caption = "Final validation loss in nats, differences paired by seed, cost of one seed"
+    caption += f"; seeds needed for {100 * power:g} % power" if is_finite(power) else ""
+    return grid_table(head, body, "dense", caption)
 
 
 def seed_table(rows):

@@ -10,7 +10,7 @@ from geowidth.report.folder import as_record
 
 GEOMETRIES = ("raw", "spherical", "hyperbolic")
 STATISTICS = ("shift", "gw", "topology")
-STATISTIC_NAMES = {"shift": "shift", "gw": "Gromov\u2013Wasserstein", "topology": "topology"}
+STATISTIC_NAMES = {"shift": "Shift", "gw": "Gromov\u2013Wasserstein", "topology": "Topology"}
 UNITS = {"raw": "length", "spherical": "radians", "hyperbolic": "length, curvature \u22121"}
 UNIT_WORDS = {"raw": "", "spherical": " rad", "hyperbolic": ""}
 ESTIMATORS = {
@@ -25,6 +25,17 @@ def signal(work, statistic, geometry):
     """One signal of a work record as a list of floats (NaN where there is no number), or [] when it was not measured."""
     values = (work.get("work") or {}).get(geometry) or {}
     return [float(v) if is_number(v) else math.nan for v in values.get(statistic) or []]
+
+
+def quantile_bands(work, statistic, geometry):
+    """(low, high) of a signal's subsampling band in every layer, None where none was taken; [] without any."""
+    details = work.get("details")
+    found = []
+    for layer in details if isinstance(details, list) else []:
+        pair = ((layer.get("bands") or {}).get(geometry) or {}).get(statistic)
+        good = isinstance(pair, list) and len(pair) == 2 and all(map(is_finite, pair))
+        found.append(tuple(pair) if good else None)
+    return found if any(found) else []
 
 
 def layer_count(work):
@@ -74,6 +85,15 @@ def _height(y, value):
     return y(value) if math.isfinite(value) and (value > 0 or not y.log) else None
 
 
+def _whiskers(x, y, ranges):
+    """A bar from the low to the high quantile of every layer that has them."""
+    return "".join(
+        rule(x(layer), y(pair[0]), x(layer), y(pair[1]), "whisker")
+        for layer, pair in enumerate(ranges)
+        if pair and (pair[0] > 0 or not y.log)
+    )
+
+
 def _trace(frame, x, y, values):
     """Line, faint area and dots of one signal; dots only while they do not merge, the largest always."""
     heights = [_height(y, v) for v in values]
@@ -102,11 +122,13 @@ def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False
     """The inside of one panel: name, unit and peak, axes, the signal with odd values marked, columns for the pointer."""
     values = signal(work, statistic, geometry)
     frame = Frame(width, height, top=42.0)
-    y, ticks, words = charts.value_scale(values, frame.y_end, frame.top + (14 if any(map(math.isinf, values)) else 4))
+    ranges = quantile_bands(work, statistic, geometry)
+    shown = [*values, *(v for pair in ranges if pair for v in pair)]
+    y, ticks, words = charts.value_scale(shown, frame.y_end, frame.top + (14 if any(map(math.isinf, values)) else 4))
     name = element(
         "text",
-        element("tspan", escape(STATISTIC_NAMES[statistic].capitalize()), class_="name")
-        + element("tspan", escape(f"  {geometry}"), dx="5"),
+        element("tspan", escape(STATISTIC_NAMES[statistic]), class_="name")
+        + element("tspan", escape(geometry), dx="6"),
         x=0.0, y=15.0,
     )  # fmt: skip
     head = rule(0.0, 0.75, width, 0.75, "top keyed" if keyed else "top") + name
@@ -114,14 +136,14 @@ def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False
     if not values:
         return head + label(0.0, 30.0, unit, "soft") + label(width / 2, height / 2, "not measured", "soft", "middle")
     head += label(0.0, 30.0, unit, "soft")
-    head += label(width, 15.0, peak_words(values), "soft", "end")
+    head += label(width, 30.0, peak_words(values), "soft", "end")
     if keyed:
-        head += label(width, 30.0, "sets the geometry widths", "key", "end")
+        head += label(width, 15.0, "sets the widths", "key", "end")
     x = frame.layers(len(values))
     if not ticks:
         body = label((frame.left + frame.x_end) / 2, (frame.top + frame.y_end) / 2, "no finite value", "soft", "middle")
     else:
-        body = charts.grid(frame, y, ticks, words) + _trace(frame, x, y, values)
+        body = charts.grid(frame, y, ticks, words) + _whiskers(x, y, ranges) + _trace(frame, x, y, values)
     tips = [f"layer {i}: {significant(v)}{UNIT_WORDS[geometry]}" for i, v in enumerate(values)]
     return head + body + _odd_marks(frame, x, values) + charts.layer_axis(frame, len(values)) + bands(frame, tips)
 
@@ -156,8 +178,7 @@ def dimension_panel(work, width=352.0, height=172.0):
     dimension = work.get("dimension") or {}
     named = [name for name in ESTIMATORS if dimension.get(name)]
     series = {n: [float(v) if is_number(v) else math.nan for v in dimension[n]] for n in named}
-    room = 132.0 if width >= 500 else 74.0
-    frame = Frame(width, height, right=room, top=42.0)
+    frame = Frame(width, height, right=84.0, top=42.0)
     head = rule(0.0, 0.75, width, 0.75, "top") + label(0.0, 15.0, "Intrinsic dimension", "name")
     head += label(0.0, 30.0, "dimensions, of the states that enter each FFN", "soft")
     if not series:
@@ -172,7 +193,7 @@ def dimension_panel(work, width=352.0, height=172.0):
         body += curve(points, "line" if name == main else f"line thin dash{2 + named.index(name)}")
         crowded = count > 48
         body += "".join(mark("circle", *p, 2.3, "dot") for p in points if p and name == main and not crowded)
-    body += _odd_marks(frame, x, series[main]) + _end_names(frame, y, series, main, wide=width >= 500)
+    body += _odd_marks(frame, x, series[main]) + _end_names(frame, x, y, series, main)
     tips = [
         f"layer {i}: "
         + "; ".join(f"{ESTIMATORS[n]} {significant(series[n][i], 3) if i < len(series[n]) else DASH}" for n in named)
@@ -181,16 +202,17 @@ def dimension_panel(work, width=352.0, height=172.0):
     return head + body + charts.layer_axis(frame, count) + bands(frame, tips)
 
 
-def _end_names(frame, y, series, main, wide):
-    ends = {n: next((v for v in reversed(s) if is_finite(v)), None) for n, s in series.items()}
-    ends = {n: y(v) for n, v in ends.items() if v is not None and _height(y, v) is not None}
+def _end_names(frame, x, y, series, main):
+    """Estimator names right of the panel, each led to the last point of its line."""
+    last = max(map(len, series.values())) - 1
+    ends = {n: next((v for v in reversed(s) if _height(y, v) is not None), None) for n, s in series.items()}
+    ends = {n: y(v) for n, v in ends.items() if v is not None}
     places = charts.spread(list(ends.values()), 13.0, frame.top + 4, frame.y_end - 2)
     short = {"twonn_mle": "TwoNN ML", "twonn_fit": "TwoNN fit", "mle": "MLE pooled", "mle_mean": "MLE mean"}
     parts = []
     for (name, height), place in zip(ends.items(), places, strict=True):
-        parts.append(rule(frame.x_end - 4, height, frame.x_end + 6, place, "leader"))
-        words = ESTIMATORS[name] if wide else short[name]
-        parts.append(label(frame.x_end + 9, place + 3.8, words, "key" if name == main else "soft"))
+        parts.append(rule(x(last) + 5, height, frame.x_end + 6, place, "leader"))
+        parts.append(label(frame.x_end + 9, place + 3.8, short[name], "key" if name == main else "soft"))
     return "".join(parts)
 
 

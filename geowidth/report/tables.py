@@ -27,6 +27,7 @@ class ArmRow:
     confidence: float | None
     sign_flip_p: float | None
     power: dict
+    sentence: str | None
     parameters: float | None
     tokens: float | None
     flops: float | None
@@ -86,6 +87,7 @@ def _arm_row(name, baseline, arm, trainings, losses):
         confidence=_number(difference.get("confidence")),
         sign_flip_p=_number(difference.get("sign_flip_p")),
         power=difference.get("seeds_for_power") or {},
+        sentence=arm.get("sentence") if isinstance(arm.get("sentence"), str) else None,
         parameters=cost("parameters"),
         tokens=cost("tokens"),
         flops=cost("flops"),
@@ -104,34 +106,75 @@ def interval_words(row, decimals=4):
 
 
 def seeds_needed(row):
-    """(number of seeds as text, effect in nats or None, power or None)."""
+    """(number of seeds as text, effect in nats or None, power or None). No number beside an interval: a million is too few."""
     seeds = row.power.get("seeds")
-    return whole(seeds) if is_number(seeds) else DASH, _number(row.power.get("effect")), _number(row.power.get("power"))
+    none = "> 1 000 000".replace(" 0", "\u202f0") if row.power and row.interval else DASH
+    return whole(seeds) if is_number(seeds) else none, _number(row.power.get("effect")), _number(row.power.get("power"))
 
 
 def verdict(row, baseline):
-    """One honest sentence on an arm: what its paired differences do and do not show."""
+    """One honest sentence on an arm: the comparison's own where it has one, else what its paired differences show."""
     if row.is_baseline:
         return "The baseline: every difference is taken from it, seed by seed."
+    if row.sentence:
+        return row.sentence.removeprefix(f"{row.arm}: ")
     count = len(row.differences)
     if not is_finite(row.difference):
         if not count:
-            return f"Not compared: no seed has been trained for both {row.arm} and {baseline}."
+            return f"Not compared: no seed has been trained to the end for both {row.arm} and {baseline}."
         words = f"{signed(_mean(row.differences.values()), 4)} nats on average over {count} seed{'s' * (count != 1)}"
         return f"Not compared yet ({words}): no interval, so no conclusion."
-    side = "lower" if row.difference < 0 else "higher"
-    size = f"{plain(abs(row.difference), 4)} nats"
-    if count < 2 or not row.interval or not all(map(is_finite, row.interval)):
-        return f"Loss {size} {side} than {baseline} in {count} seed{'s' * (count != 1)}: too few to tell from chance."
+    side = "below" if row.difference < 0 else "above"
+    start = f"{plain(abs(row.difference), 4)} nats {side} {baseline} on average over {count} seed{'s' * (count != 1)}"
+    if standing(row) == "unknown":
+        return f"{start}: too few to say anything about chance."
     interval = f"{percent(row.confidence)} interval {interval_words(row)}"
+    if standing(row) == "same":
+        return f"{start}: no difference is seen at this size ({interval})."
+    p = f", sign-flip p {row.sign_flip_p:.3g}" if is_finite(row.sign_flip_p) else ""
+    return f"{start}: the interval excludes zero ({interval}{p})."
+
+
+def standing(row):
+    """Where an arm stands: "lower" or "higher" by both tests, "maybe lower" or "maybe higher" by its interval alone,
+    "same" when the interval includes zero, "unknown" without an interval."""
+    if not row.interval or not all(map(is_finite, row.interval)) or not is_finite(row.confidence):
+        return "unknown"
     if row.interval[0] <= 0 <= row.interval[1]:
-        return f"No difference from {baseline} seen at this size: {size} {side}, {interval}, which holds zero."
-    caution = ""
-    if is_finite(row.sign_flip_p) and row.sign_flip_p > 0.05:
-        least = 2.0 ** (1 - count)
-        floor = f", the least that {count} seeds can give" if row.sign_flip_p <= least * 1.001 else ""
-        caution = f" The exact sign-flip test is more careful: p = {row.sign_flip_p:.3g}{floor}."
-    return f"Loss {side} than {baseline} by {size} over {count} paired seeds, {interval}, without zero.{caution}"
+        return "same"
+    side = "lower" if row.interval[1] < 0 else "higher"
+    both = is_finite(row.sign_flip_p) and row.sign_flip_p <= 1 - row.confidence + 1e-12
+    return side if both else f"maybe {side}"
+
+
+def headline(rows, baseline):
+    """The comparison in one short sentence."""
+    groups = {}
+    for row in rows:
+        if not row.is_baseline:
+            groups.setdefault(standing(row), []).append(row.arm)
+    seeds = max((len(row.differences) for row in rows), default=0)
+    if not groups:
+        return f"Only {baseline} was trained: there is nothing to compare."
+    if set(groups) == {"unknown"}:
+        return "One seed says nothing about chance: no conclusion." if seeds == 1 else "No conclusion yet."
+    if set(groups) == {"same"}:
+        return f"No arm can be told from {baseline} at this size."
+    phrases = {
+        "lower": "has a lower loss than {0}", "higher": "has a higher loss than {0}",
+        "maybe lower": "looks lower than {0}, by its t interval alone",
+        "maybe higher": "looks higher than {0}, by its t interval alone",
+        "same": "cannot be told from {0}", "unknown": "is not judged",
+    }  # fmt: skip
+    parts = [f"{_and(groups[key])} {phrase.format(baseline)}" for key, phrase in phrases.items() if key in groups]
+    parts = [p.replace(" looks ", " look ", 1).replace(" has ", " have ", 1).replace(" is not", " are not", 1) if many else p
+             for p, many in zip(parts, (len(groups[k]) > 1 for k in phrases if k in groups), strict=True)]  # fmt: skip
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}: {seeds} paired seed{'s' * (seeds != 1)}."
+
+
+def _and(names):
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def table(comparison):
@@ -147,7 +190,7 @@ def table(comparison):
         error = f" \u00b1 {plain(row.standard_error, 4)}" if is_finite(row.standard_error) else ""
         p = f"{row.sign_flip_p:.3g}" if is_finite(row.sign_flip_p) else DASH
         difference = "baseline" if row.is_baseline else signed(row.difference, 4) + error
-        seconds = f"{compact(row.seconds)} s" if is_finite(row.seconds) else DASH
+        seconds = f"{plain(row.seconds, 1)} s" if is_finite(row.seconds) else DASH
         name = row.arm if len(row.arm) <= 16 else row.arm[:15] + "\u2026"
         lines.append([
             name, plain(row.mean_loss, 4), difference, interval_words(row), p,

@@ -54,9 +54,10 @@ def bound(schedule, name, layer):
 
 
 def at_bounds(schedule, widths):
-    """Layers that stand at their floor, and layers that stand at their cap."""
-    floors = [i for i, w in enumerate(widths) if (f := bound(schedule, "floor", i)) is not None and w <= f]
-    caps = [i for i, w in enumerate(widths) if (c := bound(schedule, "cap", i)) is not None and w >= c]
+    """Layers whose next narrower width would lie below the floor, and whose next wider one above the cap."""
+    step = (schedule or {}).get("quantum") or 1
+    floors = [i for i, w in enumerate(widths) if (f := bound(schedule, "floor", i)) is not None and w - step < f]
+    caps = [i for i, w in enumerate(widths) if (c := bound(schedule, "cap", i)) is not None and w + step > c]
     return floors, caps
 
 
@@ -78,7 +79,8 @@ def width_panel(name, widths, schedule, look, highest, width=352.0, height=168.0
         head += label(width, 15.0, share, "soft", "end")
     if not widths:
         return head + label(width / 2, height / 2, "no widths yet", "soft", "middle")
-    head += label(width, 30.0, f"{whole(min(widths))}{DASH}{whole(max(widths))}", "soft", "end")
+    span = [whole(w) for w in dict.fromkeys((min(widths), max(widths)))]
+    head += label(width, 30.0, DASH.join(span), "soft", "end")
     x = frame.layers(len(widths))
     y, ticks, words = charts.value_scale([0, highest], frame.y_end, frame.top + 4)
     body = charts.grid(frame, y, ticks, words) + _bounds(frame, x, y, schedule, len(widths))
@@ -97,13 +99,13 @@ def width_panel(name, widths, schedule, look, highest, width=352.0, height=168.0
 
 
 def _bounds(frame, x, y, schedule, count):
-    """Dotted lines at the floors and caps."""
+    """Dotted lines at the floors and caps that lie within the scale."""
     parts = []
     for name in ("floor", "cap"):
         limits = [bound(schedule, name, layer) for layer in range(count)]
         points = []
         for layer, limit in enumerate(limits):
-            inside = limit is not None and limit <= y.high
+            inside = limit is not None and 0.02 * y.high < limit <= y.high
             points += [(x(layer - 0.5), y(limit)), (x(layer + 0.5), y(limit))] if inside else [None]
         parts.append(curve(points, "bound"))
     return "".join(parts)
