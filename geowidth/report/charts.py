@@ -158,7 +158,7 @@ def layer_ticks(count, room):
     most = max(2, int(room / wide))
     if count <= most:
         return list(range(count))
-    step = next(s for s in (2, 4, 5, 10, 20, 25, 50, 100, 200, 500, 1000) if count / s <= most)
+    step = next((s for s in (2, 4, 5, 10, 20, 25, 50, 100, 200, 500, 1000) if count / s <= most), count)
     ticks = list(range(0, count, step))
     if count - 1 - ticks[-1] < max(step * 0.6, wide * count / room) and len(ticks) > 1:
         ticks.pop()

@@ -34,7 +34,7 @@ def mean_series(series):
 
 def _token_axis(frame, highest):
     x = Scale(0.0, highest or 1.0, frame.left, frame.x_end)
-    ticks, step = charts.nice_ticks(0.0, x.high, max(3, int((frame.x_end - frame.left) / 90)))
+    ticks, step = charts.nice_ticks(0.0, x.high, max(4, int((frame.x_end - frame.left) / 90)))
     parts = [
         label(x(t), frame.y_end + 15, w, "tick", "middle") for t, w in zip(ticks, tick_labels(ticks, step), strict=True)
     ]
@@ -90,7 +90,9 @@ def _series_chart(all_series, looks, width, height, title, unit, kind, values, z
     x, axis = _token_axis(frame, max(t for t, _ in points))
     y, ticks, words = charts.value_scale(values, frame.y_end, frame.top + 6, zero=False)
     clip = f"clip-{kind}-{int(width)}"
-    area = element("rect", x=frame.left, y=frame.top, width=frame.x_end - frame.left + 1, height=frame.y_end - frame.top)
+    area = element(
+        "rect", x=frame.left, y=frame.top, width=frame.x_end - frame.left + 1, height=frame.y_end - frame.top
+    )
     lines, ends = [], {}
     for name, series in all_series.items():
         lines.append(_lines(x, y, series, looks[name], name, kind))

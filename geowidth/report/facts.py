@@ -78,7 +78,11 @@ def _gromov_facts(layers):
             gaps += [f["gap"] / f["value"] for f in found if f["value"] > 0]
     if not same:
         return ""
-    left = f" What a better coupling could still gain is, to first order, at most {significant(max(gaps), 2)} of E." if gaps else ""
+    left = (
+        f" What a better coupling could still gain is, to first order, at most {significant(max(gaps), 2)} of E."
+        if gaps
+        else ""
+    )
     return (
         "Gromov\u2013Wasserstein: no coupling better than matching each token with itself was found in this many layers: "
         f"{', '.join(same)}.{left}"

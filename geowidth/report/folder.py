@@ -7,8 +7,13 @@ from pathlib import Path
 
 from geowidth import records
 from geowidth.errors import UserError
-from geowidth.report.numbers import is_number
+from geowidth.report.numbers import is_finite, is_number
 
+_MAKERS = {
+    "geowidth.work": "geowidth measure",
+    "geowidth.schedule": "geowidth allocate",
+    "geowidth.comparison": "geowidth compare",
+}
 SCHEDULE_ORDER = ("uniform", "cosine", "geometry", "reversed")
 
 
@@ -49,9 +54,10 @@ class TrainingRun:
         """(step, tokens, loss) of every validation, in order of step; the last line of a step counts."""
         points = {}
         for line in self.metrics:
-            if str(line.get("split", "")).startswith("val") and is_number(line.get("loss")):
-                step = line.get("step", len(points))
-                points[step] = (step, line.get("tokens", step), float(line["loss"]))
+            step, loss = line.get("step"), line.get("loss")
+            if str(line.get("split", "")).startswith("val") and is_finite(step) and is_number(loss):
+                tokens = line.get("tokens")
+                points[step] = (step, tokens if is_finite(tokens) else step, float(loss))
         return [points[step] for step in sorted(points)]
 
     def final_loss(self):
@@ -104,8 +110,31 @@ class RunFolder:
         return pair if all(isinstance(word, str) for word in pair) else None
 
 
+# What the parts of each record must be: an answer of False stops the report with one line instead of half a page.
+_SHAPES = {
+    "geowidth.work": lambda r: all(
+        isinstance(signals, dict) and all(isinstance(values, list) for values in signals.values())
+        for signals in [*r["work"].values(), r.get("dimension") or {}]
+    ),
+    "geowidth.schedule": lambda r: all(map(is_finite, r["widths"])) and isinstance(r.get("budget") or {}, dict),
+    "geowidth.comparison": lambda r: all(
+        isinstance(arm["arm"], str) and all(map(str.isdecimal, arm.get("losses") or {})) for arm in r["arms"]
+    ),
+}
+
+
 def _optional(path, kind):
-    return records.read_json(path, kind=kind, schema=1) if path.is_file() else None
+    """The record at `path`, None when there is no such file; a UserError when its parts are not what its kind promises."""
+    if not path.is_file():
+        return None
+    record = records.read_json(path, kind=kind, schema=1)
+    try:
+        good = _SHAPES[kind](record)
+    except (AttributeError, KeyError, TypeError):
+        good = False
+    if not good:
+        raise UserError(f"{path} is not a whole {kind} record; delete it and run {_MAKERS[kind]} again")
+    return record
 
 
 def read_metrics(path):

@@ -75,12 +75,15 @@ def tick_labels(ticks, step):
     if not ticks:
         return []
     largest = max(map(abs, ticks))
-    for size, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    suffixes = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if largest < 1e15 else ()
+    for size, suffix in suffixes:
         if largest >= max(size, 1e4):
             scaled = tick_labels([t / size for t in ticks], step / size)
             return [words if not tick else words + suffix for words, tick in zip(scaled, ticks, strict=True)]
-    if 0 < step < 1e-4:
-        return ["0" if not t else _minus(f"{t:.2g}").replace("e" + MINUS + "0", "e" + MINUS) for t in ticks]
+    if 0 < step < 1e-4 or largest >= 1e15:
+        return [
+            "0" if not t else _minus(f"{t:.3g}").replace(f"e{MINUS}0", f"e{MINUS}").replace("e+", "e") for t in ticks
+        ]
     decimals = next(d for d in range(8) if abs(round(step, d) - step) <= 1e-9 * step)
     return ["0" if not round(t, decimals) else _minus(f"{t:.{decimals}f}") for t in ticks]
 

@@ -46,11 +46,15 @@ def legend(run, looks):
     """A switch per arm: its mark, dash and name. Without JavaScript it is a plain key."""
     buttons = []
     for name, look in looks.items():
+        if not curves.loss_series(run, name):
+            continue
         swatch = element("path", d="M1 7H37", class_=f"mean stroke-arm{look.hue} dash{look.dash}")
         swatch += mark(look.shape, 19.0, 7.0, 3.6, f"fill-arm{look.hue}")
         icon = element("svg", swatch, viewBox="0 0 38 14", class_="chart swatch", aria_hidden="true")
         text = name + (" (baseline)" if name == run.baseline else "")
-        buttons.append(tag("button", icon, words("span", text), type="button", aria_pressed="true", data_switch=look.index))
+        buttons.append(
+            tag("button", icon, words("span", text), type="button", aria_pressed="true", data_switch=look.index)
+        )
     return tag("div", *buttons, class_="legend", role="group", aria_label="Arms shown")
 
 
@@ -83,7 +87,9 @@ def headline(run, rows):
     ]
     if run.missing:
         items = tag("ul", *(words("li", note) for note in run.missing))
-        lead = tag("p", words("strong", "Not finished. "), "This goes on where it stopped: ", words("code", run.resume_command))
+        lead = tag(
+            "p", words("strong", "Not finished. "), "This goes on where it stopped: ", words("code", run.resume_command)
+        )
         parts.append(tag("div", lead, items, class_="absent"))
     return tag("header", *parts)
 
@@ -124,7 +130,9 @@ def work_numbers(work):
         [layer, *(profiles.significant(c[layer]) if layer < len(c) else DASH for c in columns)]
         for layer in range(profiles.layer_count(work))
     ]
-    return tag("details", words("summary", "All numbers by layer"), grid_table(head, rows, "wide-table", "Work by layer"))
+    return tag(
+        "details", words("summary", "All numbers by layer"), grid_table(head, rows, "wide-table", "Work by layer")
+    )
 
 
 def widths_section(run, looks):
@@ -170,14 +178,16 @@ def width_table(run, names):
     own = {name: widths.arm_widths(run, name) for name in names}
     layers = max(map(len, own.values()))
     rows = [[i, *(whole(own[n][i]) if i < len(own[n]) else DASH for n in names)] for i in range(layers)]
-    return tag("details", words("summary", "All widths by layer"), grid_table(["layer", *names], rows, "", "Widths by layer"))
+    return tag(
+        "details", words("summary", "All widths by layer"), grid_table(["layer", *names], rows, "", "Widths by layer")
+    )
 
 
 def loss_section(run, looks):
     """Loss curves and the paired difference over training."""
     lead = (
-        "Held-out loss while training. Thin lines are single seeds, bold lines their mean. On the right the baseline\u2019s loss "
-        "of the same seed is taken away: seeds differ more than arms do, and pairing removes that."
+        "Held-out loss while training. Thin lines are single seeds, bold lines their mean. In the second chart the baseline\u2019s "
+        "loss of the same seed is taken away: seeds differ more than arms do, and pairing removes that."
     )
     if not any(curves.loss_series(run, name) for name in run.arm_names):
         return section("loss", "How training went", lead, absent("No model has been trained.", run))
@@ -247,7 +257,9 @@ def seed_table(rows):
             gap = f" ({signed(row.differences[seed], 4)})" if seed in row.differences else ""
             cells.append(plain(row.losses.get(seed), 4) + gap)
         body.append([row.arm, *cells])
-    return grid_table(["arm", *(f"seed {seed}" for seed in seeds)], body, "", "Loss of every seed (difference from the baseline)")
+    return grid_table(
+        ["arm", *(f"seed {seed}" for seed in seeds)], body, "", "Loss of every seed (difference from the baseline)"
+    )
 
 
 def settings_section(run, rows):

@@ -60,7 +60,7 @@ def peak(values):
 
 
 def peak_words(values):
-    """"peak: layer 5, 3.2 times the lowest" for the head of a panel; "" where there is nothing to compare."""
+    """ "peak: layer 5, 3.2 times the lowest" for the head of a panel; "" where there is nothing to compare."""
     found = peak(values)
     if found is None or len(values) < 2:
         return ""

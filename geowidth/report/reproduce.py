@@ -52,7 +52,7 @@ def limits(run, rows):
         )
     notes.append("One corpus and one training recipe, not tuned for each arm.")
     notes.append("The profile is that of one trained uniform model; another seed\u2019s may differ.")
-    notes.append("Equal parameters are not equal seconds: both stand in the cost table.")
+    notes.append("Equal parameters are not equal seconds: both stand beside every loss.")
     return _block("Limits", _list(map(escape, notes)))
 
 
@@ -68,7 +68,10 @@ def versions(run):
 def files_list(run):
     """The files beside the page, and the run's own settings folded away."""
     items = [element("code", escape(name)) + f" {escape(text)}" for name, text in FILES.items()]
-    settings = {"settings.json": run.settings, **{f"schedules/{n}.json": s.get("settings") for n, s in run.schedules.items()}}
+    settings = {
+        "settings.json": run.settings,
+        **{f"schedules/{n}.json": s.get("settings") for n, s in run.schedules.items()},
+    }
     settings["work.json"] = (run.work or {}).get("settings")
     training = next((t.config for runs in run.arms.values() for t in runs.values() if t.config), None)
     settings["config.json of the first model"] = training

@@ -161,16 +161,26 @@ def headline(rows, baseline):
     if set(groups) == {"same"}:
         return f"No arm can be told from {baseline} at this size."
     phrases = {
-        "lower": "has a lower loss than {0}", "higher": "has a higher loss than {0}",
-        "maybe lower": "looks lower than {0}, by its t interval alone",
-        "maybe higher": "looks higher than {0}, by its t interval alone",
-        "same": "cannot be told from {0}", "unknown": "is not judged",
-    }  # fmt: skip
-    parts = [f"{_and(groups[key])} {phrase.format(baseline)}" for key, phrase in phrases.items() if key in groups]
-    parts = [p.replace(" looks ", " look ", 1).replace(" has ", " have ", 1).replace(" is not", " are not", 1) if many else p
-             for p, many in zip(parts, (len(groups[k]) > 1 for k in phrases if k in groups), strict=True)]  # fmt: skip
+        "lower": ("has a lower loss than {0}", "have a lower loss than {0}"),
+        "higher": ("has a higher loss than {0}", "have a higher loss than {0}"),
+        "maybe lower": (
+            "looks better than {0} by its t interval alone",
+            "look better than {0} by their t intervals alone",
+        ),
+        "maybe higher": (
+            "looks worse than {0} by its t interval alone",
+            "look worse than {0} by their t intervals alone",
+        ),
+        "same": ("cannot be told from {0}", "cannot be told from {0}"),
+        "unknown": ("is not judged", "are not judged"),
+    }
+    parts = [
+        f"{_and(groups[key])} {phrase[len(groups[key]) > 1].format(baseline)}"
+        for key, phrase in phrases.items()
+        if key in groups
+    ]
     text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}: {seeds} paired seed{'s' * (seeds != 1)}."
+    return f"{text[0].upper()}{text[1:]} ({seeds} paired seed{'s' * (seeds != 1)})."
 
 
 def _and(names):
@@ -197,7 +207,10 @@ def table(comparison):
             compact(row.parameters), compact(row.tokens), seconds,
         ])  # fmt: skip
     wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    texts = ["  ".join([line[0].ljust(wide[0]), *(c.rjust(w) for c, w in zip(line[1:], wide[1:], strict=True))]) for line in lines]
+    texts = [
+        "  ".join([line[0].ljust(wide[0]), *(c.rjust(w) for c, w in zip(line[1:], wide[1:], strict=True))])
+        for line in lines
+    ]
     sentence = comparison.get("sentence")
     return "\n".join([texts[0], "\u2500" * len(texts[0]), *texts[1:], *(["", str(sentence)] if sentence else [])])
 
@@ -206,7 +219,15 @@ def _cell(value):
     if value is None:
         return ""
     if isinstance(value, float):
-        return "nan" if math.isnan(value) else "inf" if value == math.inf else "-inf" if value == -math.inf else repr(value)
+        return (
+            "nan"
+            if math.isnan(value)
+            else "inf"
+            if value == math.inf
+            else "-inf"
+            if value == -math.inf
+            else repr(value)
+        )
     return value
 
 

@@ -27,7 +27,7 @@ def arm_styles(names, baseline):
             continue
         place += 1
         hue = 1 + (place - 1) % (style.HUES - 1)
-        dash = 1 + (place - 1) % 5
+        dash = 1 + (place - 1 + (place - 1) // 5) % 5
         styles[name] = ArmStyle(index, hue, dash, charts.SHAPES[place % len(charts.SHAPES)])
     return styles
 

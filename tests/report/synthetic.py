@@ -26,8 +26,12 @@ def work_record(layers=8, *, base=344, odd=False, seed=0):
     scales = {"raw": (6.2, 4.1, 1.7), "spherical": (0.72, 0.31, 0.094), "hyperbolic": (4.3, 1.9, 0.61)}
     for geometry, sizes in scales.items():
         shapes = [1.3 - depth, 0.4 + np.exp(-((depth - 0.25) ** 2) / 0.05), 0.35 + (1 - depth) ** 2]
-        noisy = [s * size * (1 + 0.12 * generator.standard_normal(layers)) for s, size in zip(shapes, sizes, strict=True)]
-        work[geometry] = {name: values.tolist() for name, values in zip(("shift", "gw", "topology"), noisy, strict=True)}
+        noisy = [
+            s * size * (1 + 0.12 * generator.standard_normal(layers)) for s, size in zip(shapes, sizes, strict=True)
+        ]
+        work[geometry] = {
+            name: values.tolist() for name, values in zip(("shift", "gw", "topology"), noisy, strict=True)
+        }
         value = np.square(work[geometry]["gw"])
         for layer, e in zip(details, value, strict=True):
             layer[geometry] = {"gw": {"value": e, "identity": e, "gap": e * 3e-7, "lower": e * 0.4}}
@@ -74,7 +78,8 @@ def losses(arms, seeds, scale=1.0):
     common = 0.05 * generator.standard_normal(seeds)
     own = {arm: 0.008 * scale * generator.standard_normal(seeds) for arm in arms}
     return {
-        arm: {str(s): float(2.214 + common[s] + EFFECTS.get(arm, 0.01) + own[arm][s]) for s in range(seeds)} for arm in arms
+        arm: {str(s): float(2.214 + common[s] + EFFECTS.get(arm, 0.01) + own[arm][s]) for s in range(seeds)}
+        for arm in arms
     }
 
 
@@ -84,7 +89,13 @@ def difference(own, base):
     count = len(gaps)
     signs = np.array(np.meshgrid(*[[-1, 1]] * count)).reshape(count, -1)
     p = float(np.mean(np.abs(gaps @ signs) >= abs(gaps.sum()) * (1 - 1e-12)))
-    result = {"mean": float(gaps.mean()), "standard_error": None, "interval": None, "confidence": 0.95, "sign_flip_p": p}
+    result = {
+        "mean": float(gaps.mean()),
+        "standard_error": None,
+        "interval": None,
+        "confidence": 0.95,
+        "sign_flip_p": p,
+    }
     if count > 1:
         error = float(gaps.std(ddof=1) / math.sqrt(count))
         reach = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}[count] * error
@@ -97,7 +108,13 @@ def comparison_record(final, layers, sentence=None):
     """A comparison.json for final losses {arm: {seed: loss}}."""
     arms = []
     for arm, own in final.items():
-        row = {"arm": arm, "widths": widths_of(arm, layers), "parameters": 1_612_416, "tokens": 307_200, "flops": 2.97e12}
+        row = {
+            "arm": arm,
+            "widths": widths_of(arm, layers),
+            "parameters": 1_612_416,
+            "tokens": 307_200,
+            "flops": 2.97e12,
+        }
         row |= {"seconds": 48.2 + len(arm) / 10, "losses": own, "mean_loss": float(np.mean(list(own.values())))}
         arms.append(row | {"difference": None if arm == "uniform" else difference(own, final["uniform"])})
     sentence = sentence or (
@@ -120,7 +137,9 @@ def write_training(folder, final, layers, arm, seed, *, finished=True):
         far = math.exp(-step / 38)
         loss = final + (5.55 - final) * far + float(wobble[index] - wobble[-1]) * (0.3 + far)
         loss += float(0.01 * np.sin(index * (2 + len(arm)) + seed)) * (step < 150)
-        lines.append({"step": step, "split": "train", "loss": loss - 0.05, "tokens": step * 2048, "seconds": step * 0.3})
+        lines.append(
+            {"step": step, "split": "train", "loss": loss - 0.05, "tokens": step * 2048, "seconds": step * 0.3}
+        )
         lines.append({"step": step, "split": "validation", "loss": loss, "tokens": step * 2048, "seconds": step * 0.31})
     text = "".join(records.dumps(line) + "\n" for line in lines)
     records.write_text(folder / "metrics.jsonl", text if finished else text + '{"step": 80, "spl')
