@@ -19,4 +19,7 @@ T* pointer(Address address) {
   return reinterpret_cast<T*>(address);
 }
 
+void bind_distances(py::module_& module);
+void bind_gromov(py::module_& module);
+
 }  // namespace geowidth

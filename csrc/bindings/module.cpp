@@ -34,7 +34,9 @@ int64_t parallel_sum(int64_t count, int64_t grain, int threads, int64_t fail_at)
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "GeoWidth's CPU kernels. Call them through geowidth.ops and geowidth.measure, which check arguments.";
+  geowidth::bind_gromov(module);
   module.def("build_information", &build_information);
   module.def("parallel_sum", &parallel_sum, py::arg("count"), py::arg("grain"), py::arg("threads"),
              py::arg("fail_at") = -1, py::call_guard<py::gil_scoped_release>());
+  geowidth::bind_distances(module);
 }

@@ -1,0 +1,202 @@
+#include "cpu/assignment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "cpu/dispatch.h"
+
+GEOWIDTH_DECLARE(void two_smallest(const double*, const double*, int64_t, double*, double*, int64_t*);
+                 bool lower_duals(const double*, double, int64_t, int64_t, double, double*);
+                 double relax(const double*, const double*, double, int64_t, int64_t, double*, int64_t*, int64_t*))
+
+namespace geowidth {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr int64_t none = -1;
+
+class Solver {
+ public:
+  Solver(const double* cost, int64_t n, int64_t stride, int64_t* column, double* v)
+      : cost_(cost), n_(n), stride_(stride), column_(column), v_(v), owner_(n, none) {}
+
+  AssignmentStatistics run(bool use_duals) {
+    start_from_permutation(use_duals);
+    for (int pass = 0; pass < 2 && !free_.empty(); ++pass) reduce_rows();
+    statistics_.augmented = static_cast<int64_t>(free_.size());
+    if (!free_.empty()) augment_all();
+    return statistics_;
+  }
+
+  void row_duals(double* u) const {
+    double second;
+    int64_t j;
+    for (int64_t i = 0; i < n_; ++i) GEOWIDTH_DISPATCH(two_smallest, row(i), v_, n_, u + i, &second, &j);
+  }
+
+ private:
+  const double* row(int64_t i) const { return cost_ + i * stride_; }
+
+  // The permutation is optimal if and only if v_j - v_home(i) <= c_ij - c_i,home(i) has a solution: the distances of a
+  // shortest-path problem without negative cycles. Bellman-Ford sweeps look for them, starting at half the diagonal,
+  // which is a solution already when the costs are inner products -<x_i, x_j>. Rows whose home column stays tight keep
+  // it; on a negative cycle sweeping never ends, so it stops when it no longer helps.
+  void start_from_permutation(bool use_duals) {
+    const std::vector<int64_t> home(column_, column_ + n_);
+    if (!use_duals)
+      for (int64_t i = 0; i < n_; ++i) v_[home[i]] = row(i)[home[i]] / 2;
+    double scale = 0;
+    for (int64_t i = 0; i < n_; ++i) scale = std::max(scale, std::abs(row(i)[home[i]]));
+    const double slack = 4 * std::numeric_limits<double>::epsilon() * scale;
+    std::vector<double> before;
+    int64_t last = n_ + 1;
+    for (int64_t sweep = 0; sweep < most_sweeps; ++sweep) {
+      before.assign(v_, v_ + n_);
+      int64_t lowered = 0;
+      for (int64_t i = 0; i < n_; ++i) {
+        const double level = row(i)[home[i]] - v_[home[i]];
+        lowered += GEOWIDTH_DISPATCH(lower_duals, row(i), level, home[i], n_, slack, v_);
+      }
+      ++statistics_.sweeps;
+      if (lowered == 0) break;
+      if (sweep > 0 && 10 * lowered > 9 * last) {
+        std::copy(before.begin(), before.end(), v_);
+        break;
+      }
+      last = lowered;
+    }
+    keep_tight(home, slack);
+    if (64 * statistics_.kept < n_ && !use_duals) start_cold();
+  }
+
+  void keep_tight(const std::vector<int64_t>& home, double slack) {
+    double first, second;
+    int64_t j;
+    for (int64_t i = 0; i < n_; ++i) {
+      GEOWIDTH_DISPATCH(two_smallest, row(i), v_, n_, &first, &second, &j);
+      if (row(i)[home[i]] - v_[home[i]] <= first + slack) {
+        owner_[home[i]] = i;
+        ++statistics_.kept;
+      } else {
+        column_[i] = none;
+        free_.push_back(i);
+      }
+    }
+  }
+
+  // Column reduction: every column's dual is its smallest cost, and goes to that row if the row is still free.
+  void start_cold() {
+    statistics_.kept = 0;
+    std::fill(v_, v_ + n_, infinity);
+    std::vector<int64_t> least(n_, 0);
+    for (int64_t i = 0; i < n_; ++i)
+      for (int64_t j = 0; j < n_; ++j)
+        if (row(i)[j] < v_[j]) {
+          v_[j] = row(i)[j];
+          least[j] = i;
+        }
+    std::fill(owner_.begin(), owner_.end(), none);
+    std::fill(column_, column_ + n_, none);
+    free_.clear();
+    for (int64_t j = 0; j < n_; ++j)
+      if (column_[least[j]] == none) {
+        column_[least[j]] = j;
+        owner_[j] = least[j];
+      }
+    for (int64_t i = 0; i < n_; ++i)
+      if (column_[i] == none) free_.push_back(i);
+  }
+
+  // Augmenting row reduction: a free row takes its best column and lowers that column's dual until its second best is
+  // as good; the row that held the column becomes free. The count of steps is bounded, as steps may become tiny.
+  void reduce_rows() {
+    std::vector<int64_t> waiting(free_.rbegin(), free_.rend()), later;
+    int64_t budget = 8 * n_ + 64;
+    while (!waiting.empty()) {
+      const int64_t i = waiting.back();
+      waiting.pop_back();
+      if (budget-- <= 0) {
+        later.push_back(i);
+        continue;
+      }
+      double first, second;
+      int64_t j;
+      GEOWIDTH_DISPATCH(two_smallest, row(i), v_, n_, &first, &second, &j);
+      const bool strict = first < second && second < infinity;
+      if (strict) v_[j] -= second - first;
+      const int64_t previous = owner_[j];
+      if (previous != none && !strict) {
+        later.push_back(i);
+        continue;
+      }
+      owner_[j] = i;
+      column_[i] = j;
+      if (previous == none) continue;
+      column_[previous] = none;
+      waiting.push_back(previous);
+    }
+    free_ = later;
+  }
+
+  void augment_all() {
+    open_.resize(n_);
+    settled_distance_.resize(n_);
+    parent_.resize(n_);
+    masked_.assign(v_, v_ + n_);
+    for (int64_t i : free_) augment(i);
+  }
+
+  // Dijkstra's search over columns from free row `start`, then a flip of the path found. The duals of settled columns
+  // move so that the path becomes tight.
+  void augment(int64_t start) {
+    std::fill(open_.begin(), open_.end(), infinity);
+    settled_.clear();
+    int64_t i = start, j = none;
+    double distance = 0, level = 0;  // level = c_i,column(i) - v_column(i): the dual of row i
+    for (;;) {
+      distance = GEOWIDTH_DISPATCH(relax, row(i), masked_.data(), distance - level, i, n_, open_.data(), parent_.data(), &j);
+      if (owner_[j] == none) break;
+      settled_.push_back(j);
+      settled_distance_[j] = distance;
+      open_[j] = infinity;
+      masked_[j] = -infinity;
+      i = owner_[j];
+      level = row(i)[j] - v_[j];
+    }
+    for (int64_t k : settled_) {
+      v_[k] += settled_distance_[k] - distance;
+      masked_[k] = v_[k];
+    }
+    while (j != none) {
+      i = parent_[j];
+      owner_[j] = i;
+      std::swap(j, column_[i]);
+      if (i == start) break;
+    }
+  }
+
+  static constexpr int64_t most_sweeps = 50;
+  const double* cost_;
+  int64_t n_, stride_;
+  int64_t* column_;
+  double* v_;
+  std::vector<int64_t> owner_, free_, settled_, parent_;
+  std::vector<double> open_, settled_distance_, masked_;
+  AssignmentStatistics statistics_;
+};
+
+}  // namespace
+
+AssignmentStatistics solve_assignment(const double* cost, int64_t n, int64_t stride, bool use_duals, int64_t* column,
+                                      double* column_dual, double* row_dual) {
+  if (n == 0) return {};
+  Solver solver(cost, n, stride, column, column_dual);
+  const AssignmentStatistics statistics = solver.run(use_duals);
+  solver.row_duals(row_dual);
+  return statistics;
+}
+
+}  // namespace geowidth

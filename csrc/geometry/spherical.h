@@ -1,0 +1,41 @@
+// Spherical geometry: the angle of two directions, carried as h = sin^2(t/2), t <= pi/2 the angle of the two lines, with
+// the sign bit telling rows that point to opposite sides. h keeps all digits of small angles and of nearly opposite ones.
+#pragma once
+
+#include "geometry/elementary.h"
+
+namespace geowidth {
+namespace geometry {
+
+// h with the sign of the cosine. cosine = x.y * (1/|x| * 1/|y|).
+GEOWIDTH_HOST_DEVICE static inline double signed_half_square(double cosine) {
+  return __builtin_copysign(0.5 - 0.5 * magnitude(cosine), cosine);
+}
+
+// Whether h lost digits in the Gram form (a quarter of the squared chord under `share` of |u|^2 + |v|^2 = 2).
+GEOWIDTH_HOST_DEVICE static inline bool angle_is_near(double half_square, double share) {
+  return magnitude(half_square) < 0.5 * share;
+}
+
+// sin^2 below which two rows are parallel as far as float64 can tell: what is left of the residual is its own rounding.
+constexpr double parallel_sine_square = 0x1p-196;
+
+// h from the residual r of the shorter row a after projection on the longer row b: residual_square = |r|^2,
+// along = r.b (what rounding of the projection left parallel to b).
+GEOWIDTH_HOST_DEVICE static inline double half_square_from_residual(double residual_square, double along,
+                                                                    double square_a, double square_b) {
+  double sine_square = (residual_square - along * along / square_b) / square_a;
+  if (sine_square < parallel_sine_square) sine_square = 0.0;
+  if (sine_square > 1.0) sine_square = 1.0;
+  return sine_square / (2.0 * (1.0 + square_root(1.0 - sine_square)));
+}
+
+// The angle in [0, pi].
+template <typename T>
+GEOWIDTH_HOST_DEVICE static inline T spherical_distance(T half_square, bool opposite) {
+  const T angle = T(2) * arcsine_of_root(half_square);
+  return opposite ? T(3.14159265358979323846) - angle : angle;
+}
+
+}  // namespace geometry
+}  // namespace geowidth

@@ -1,0 +1,137 @@
+"""`allocate`: from a schedule's name to integer widths under an exact budget."""
+
+import math
+import numbers
+
+import numpy as np
+
+from geowidth import records
+from geowidth.allocate.cost import UNITS, TableCost, linear_cost
+from geowidth.allocate.frame import Frame
+from geowidth.allocate.problem import Problem, count_layers, load_work, whole_number
+from geowidth.allocate.schedule import Schedule
+from geowidth.allocate.schedules import find_rule
+from geowidth.errors import UserError, choose
+
+
+def allocate(
+    schedule="geometry",
+    *,
+    layers=None,
+    base_width=None,
+    budget=None,
+    unit=None,
+    model_dimension=None,
+    projections=None,
+    biases=False,
+    cost_table=None,
+    work=None,
+    quantum=1,
+    tensor_parallel=1,
+    max_distinct_widths=None,
+    floor=None,
+    cap=None,
+    control=None,
+    seed=0,
+    **options,
+):
+    """Integer FFN widths, one a layer, never above the budget. Returns a Schedule.
+
+    schedule: a name (`schedule_names()`), or a Rule of your own. control: a control ("reversed", "permuted", "sorted",
+    "inverse") of that schedule; `allocate("reversed", of="cosine")` says the same as
+    `allocate("cosine", control="reversed")`.
+
+    The budget is `budget` in `unit` ("parameters", "flops", "milliseconds", "width"), or that of `base_width` in every
+    layer, or that of the widths at which `work` was measured. work: a WorkProfile or the path of a work.json; it also
+    gives layers, model_dimension and projections. Where no model dimension is known, the unit is "width": the sum of
+    the widths. Milliseconds need a cost_table: a TableCost or the path of the file that `geowidth cost` writes.
+
+    Every width is a multiple of quantum * tensor_parallel; at most max_distinct_widths differ. floor, cap: a width, one
+    a layer, or a text such as "0.25x" of the uniform width; by default none for a shape, and 0.25x to 4x for a
+    surrogate. Further options are those of the schedule (`find_rule(name).options`): start and end, geometry and
+    statistic, exponent, ... Anything that does not fit raises UserError.
+    """
+    rule = find_rule(schedule)
+    quantum, degree = whole_number("quantum", quantum), whole_number("tensor parallel degree", tensor_parallel)
+    seed = whole_number("seed", seed, minimum=0)
+    base_width = None if base_width is None else whole_number("base width", base_width)
+    limit = None if max_distinct_widths is None else whole_number("number of different widths", max_distinct_widths)
+    if control is not None:
+        options, rule = {**options, "of": rule}, find_rule(control)
+        if not rule.control:
+            raise UserError(f"control is {control!r}, a schedule of its own; give it as the schedule")
+    work = load_work(work)
+    problem = Problem(count_layers(layers, work), base_width, work, seed)
+    if work is not None:
+        model_dimension = work.model_dimension if model_dimension is None else model_dimension
+        projections = work.projections if projections is None else projections
+    costs = _costs(problem.layers, unit, model_dimension, 3 if projections is None else projections, biases, cost_table)
+    amount, base_width = _budget(problem, costs[0], budget)
+    frame = Frame(problem, costs[0], amount, quantum * degree, floor, cap, limit)
+    return _schedule(frame, frame.answer(rule, options), base_width, costs[1])
+
+
+def _costs(layers, unit, model_dimension, projections, biases, cost_table):
+    """The cost of the budget, and the cost in parameters where the model dimension is known."""
+    parameters = None
+    if model_dimension is not None:
+        parameters = linear_cost("parameters", layers, model_dimension, projections, biases)
+    unit = unit or ("milliseconds" if cost_table is not None else "width" if parameters is None else "parameters")
+    choose("budget unit", unit, UNITS)
+    if unit != "milliseconds":
+        if cost_table is not None:
+            raise UserError(
+                f"a cost table came with a budget in {unit}; only milliseconds use it: leave one of them out"
+            )
+        return linear_cost(unit, layers, model_dimension, projections, biases), parameters
+    if cost_table is None:
+        raise UserError("a budget in milliseconds needs a cost table; make one with geowidth cost and give it (--cost)")
+    table = cost_table if isinstance(cost_table, TableCost) else TableCost.read(cost_table)
+    measured = table.facts.get("model_dimension")
+    if model_dimension is not None and measured is not None and np.any(np.asarray(model_dimension) != measured):
+        raise UserError(f"the cost table was measured at model dimension {measured}, not {model_dimension}")
+    return table, parameters
+
+
+def _budget(problem, cost, budget):
+    """(budget, base width or None) from what the user gave."""
+    base_width, work = problem.base_width, problem.work
+    if budget is None:
+        if base_width is None and work is None:
+            raise UserError("the budget is missing; give a base width (--base), a budget (--budget) or a work profile")
+        widths = np.full(problem.layers, base_width) if work is None or base_width else np.asarray(work.widths)
+        return cost.total(widths), int(widths[0]) if (widths == widths[0]).all() else None
+    if base_width is not None:
+        raise UserError("both a budget and a base width came; give one of them")
+    if cost.unit != "milliseconds":
+        return whole_number("budget", budget, minimum=0), None
+    if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not (0 < budget < math.inf):
+        raise UserError(f"budget is {budget!r} milliseconds; allowed: finite numbers above 0")
+    return float(budget), None
+
+
+def _schedule(frame, answer, base_width, parameters):
+    """The Schedule of an Answer."""
+    widths = answer.rounding.widths
+    spent = frame.cost.total(widths)
+    rounding = {"gap": answer.rounding.gap, "exact": answer.rounding.exact, "left": frame.budget - spent}
+    details = {"real_widths": answer.real, **answer.details, "rounding": rounding}
+    if parameters is not None:
+        details["ffn_parameters"] = parameters.total(widths)
+    asked = {
+        **answer.settings,
+        "floor": answer.floor,
+        "cap": [None if np.isinf(c) else c for c in answer.cap.tolist()],
+        "max_distinct_widths": frame.limit,
+        "seed": frame.problem.seed,
+    }
+    return Schedule(
+        name=answer.rule.name,
+        widths=tuple(int(w) for w in widths),
+        base_width=base_width,
+        budget={"unit": frame.cost.unit, "value": frame.budget, "spent": spent},
+        quantum=frame.step,
+        settings=records.to_jsonable(asked),
+        details=records.to_jsonable(details),
+        environment=records.environment(),
+    )

@@ -1,0 +1,160 @@
+"""Rounding to at most K different widths, so that compilers which specialise per shape see few of them.
+
+For one price nu of the budget the best K widths are found exactly: an objective convex in each width lets every layer
+take one of the two chosen widths around its own best, so a dynamic program over the candidate widths, with the summed
+costs of the layers between two neighbours, is a shortest path with K edges. The best nu gives a lower bound (Lagrange
+duality) and sets of widths; each set is then filled by the multiple-choice knapsack under the true budget, and improved
+by moving one width at a time. The difference to the bound is the reported gap.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from geowidth.allocate.knapsack import choose_within, relax
+from geowidth.allocate.rounding import Rounding, Tied, bounds_in_steps, paying, round_widths, tied_bounds
+
+_WORK = 2**22  # layers * candidates^2 of one dynamic program: about 20 ms
+_PRICES = 40
+
+
+def round_distinct(objective, cost, budget, floor, cap, step, limit, tied=None, near=None):
+    """`round_widths` with at most `limit` different widths among the layers."""
+    free = round_widths(objective, cost, budget, floor, cap, step, tied, near)
+    if len(np.unique(free.widths)) <= limit:
+        return free
+    paid = paying(objective, cost, step)
+    items = _linear_items(Tied(paid, np.arange(len(floor)) if tied is None else tied), cost, budget, floor, cap, step)
+    # A bound over some candidates bounds nothing; but no limited widths are better than the best unlimited ones.
+    lower = None if items.complete else round_widths(paid, cost, budget, floor, cap, step, tied, near).lower
+    return limit_widths(items, limit, lower)
+
+
+def limit_widths(items, limit, lower=None):
+    """The Rounding with at most `limit` widths; lower: a known bound, or None to take that of the dual."""
+    sets, bound = _dual(items, limit)
+    chosen, pool = _improve(items, sets)
+    value = float(items.objective.value(pool[chosen.picks].astype(np.float64)).sum())
+    bound = bound if lower is None else lower
+    widths = pool[chosen.picks][items.objective.labels]
+    return Rounding(widths, value, min(bound, value), bool(value <= bound + 1e-12 * abs(value)))
+
+
+@dataclass(frozen=True)
+class Items:
+    """Layers (or sets of tied ones): what widths cost them, their bounds, the room in the budget, candidate widths.
+
+    spend(widths) -> float64 (items, widths). complete: whether the dual over the candidates bounds all answers, which
+    needs every width that can matter among them and costs linear in width.
+    """
+
+    objective: Tied
+    spend: Callable
+    floor: np.ndarray
+    cap: np.ndarray
+    room: float
+    step: int
+    grid: np.ndarray
+    complete: bool
+
+    def tables(self, widths):
+        """(costs, values), float64 (items, widths); values of widths out of bounds are inf."""
+        widths = np.asarray(widths, dtype=np.float64)
+        values = np.stack([self.objective.value(np.full(len(self.floor), w)) for w in widths], axis=1)
+        values[(widths < self.floor[:, None]) | (widths > self.cap[:, None])] = np.inf
+        return self.spend(widths), values
+
+
+def thin_grid(first, last, step, size):
+    """Multiples of `step` from first to last steps, as many as a dynamic program over `size` items can take in."""
+    stride = max(1, -(-(last + 1 - first) // int(np.sqrt(_WORK / size))))
+    return np.union1d(np.arange(first, last + 1, stride), [first, last]) * step
+
+
+def _linear_items(objective, cost, budget, floor, cap, step):
+    low, high = tied_bounds(objective, *bounds_in_steps(floor, cap, step))
+    price = np.bincount(objective.labels, cost.per_width, objective.size)
+    room = float(budget - cost.fixed.sum())
+    # No width can cost more than what is left when all others are at their floors.
+    reach = np.minimum(high, low + np.floor((room / step - price @ low) / price).astype(np.int64))
+    first, last = int(low.min()), int(reach.max())
+    grid = thin_grid(first, last, step, objective.size)
+    bounds = low * float(step), high * float(step)
+    return Items(objective, lambda w: price[:, None] * w, *bounds, room, step, grid, len(grid) == last + 1 - first)
+
+
+def _dual(items, limit):
+    """Sets of at most `limit` widths that are best at some price of the budget, and the greatest lower bound."""
+    costs, values = items.tables(items.grid)
+    low, high = 0.0, None
+    bound, sets = -np.inf, set()
+    scale = np.ptp(values[np.isfinite(values)]) / max(np.ptp(costs), 1e-300)
+    price = scale or 1.0
+    for _ in range(_PRICES):
+        total, chosen = best_set(values + price * costs, limit)
+        if np.isfinite(total):
+            bound = max(bound, total - price * items.room)
+            sets.add(tuple(items.grid[chosen].tolist()))
+        spent = _spent(costs, values, price, chosen)
+        low, high = (price, high) if spent > items.room else (low, price)
+        price = price * 4.0 if high is None else 0.5 * (low + high)
+    sets.add((int(items.floor.max()),))  # one width for all is the last resort, and keeps the budget if anything does
+    return sets, bound
+
+
+def _spent(costs, values, price, chosen):
+    at = np.argmin((values + price * costs)[:, chosen], axis=1)
+    return float(costs[:, chosen][np.arange(len(costs)), at].sum())
+
+
+def best_set(table, limit):
+    """(total, indices): the at most `limit` columns whose row minima have the least sum. Rows convex along columns."""
+    size = table.shape[1]
+    ideal = np.argmin(table, axis=1)
+    between, start, end = np.zeros((size, size)), np.zeros(size), np.zeros(size)
+    for row, i in zip(table, ideal, strict=True):
+        between[:i, i:] += np.minimum(row[:i, None], row[None, i:])
+        start[i:] += row[i:]
+        end[:i] += row[:i]
+    between[np.tril_indices(size)] = np.inf
+    best, trail, totals = start, [], [start + end]
+    for _ in range(min(limit, size) - 1):
+        paths = best[:, None] + between
+        trail.append(np.argmin(paths, axis=0))
+        best = paths[trail[-1], np.arange(size)]
+        totals.append(best + end)
+    used = int(np.argmin([total.min() for total in totals]))
+    place = int(np.argmin(totals[used]))
+    chosen = [place]
+    for back in reversed(trail[:used]):
+        place = int(back[place])
+        chosen.append(place)
+    return float(totals[used][chosen[0]]), np.array(chosen[::-1])
+
+
+def _improve(items, sets):
+    """The best Choice from the sets after moving one width at a time, and its widths."""
+
+    def worth(widths):
+        relaxed = relax(*map(list, items.tables(widths)), items.room)
+        return np.inf if relaxed is None else relaxed.value
+
+    scored = {widths: worth(widths) for widths in sorted(sets)}
+    best = min(scored, key=scored.get)
+    left = max(60, 12_800 // len(items.floor))
+    stride = max(1, int(np.diff(items.grid).max()) // items.step)
+    while stride and left > 0:
+        moved = []
+        for i in range(len(best)):
+            for shift in (-stride, stride):
+                new = tuple(sorted({*best[:i], best[i] + shift * items.step, *best[i + 1 :]}))
+                if min(new) > 0 and new not in scored:
+                    moved.append(new)
+        left -= len(moved)
+        scored.update({widths: worth(widths) for widths in moved})
+        found = min(scored, key=scored.get)
+        stride = stride if scored[found] < scored[best] else stride // 2
+        best = found
+    choice = choose_within(*map(list, items.tables(best)), items.room)
+    return choice, np.array(best)

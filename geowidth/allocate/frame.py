@@ -1,0 +1,178 @@
+"""Frame: the budget, bounds and quantum that every schedule is put under, and the way from a rule to widths."""
+
+import inspect
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from geowidth.allocate import solve
+from geowidth.allocate.cost import LinearCost, TableCost
+from geowidth.allocate.distinct import round_distinct
+from geowidth.allocate.problem import Problem, bound
+from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, round_widths
+from geowidth.allocate.schedules import Optimum, Shape, find_rule
+from geowidth.allocate.timed import fit_time, uniform_time_width
+from geowidth.errors import UserError
+
+# The surrogate alone might starve a layer. Within these multiples of the uniform width no layer is starved or bloated.
+SURROGATE_FLOOR, SURROGATE_CAP = "0.25x", "4x"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Real widths, their rounding, the bounds they kept, the options used, and details for the schedule."""
+
+    rule: object
+    real: np.ndarray
+    rounding: Rounding
+    floor: np.ndarray
+    cap: np.ndarray
+    settings: dict
+    details: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all schedules of one comparison share.
+
+    cost, budget: what widths cost, and how much may be spent. step: every width is a multiple of it. floor, cap: as the
+    user gave them (None: the schedule's own default). limit: the most different widths allowed, or None.
+    """
+
+    problem: Problem
+    cost: LinearCost | TableCost
+    budget: int | float
+    step: int
+    floor: object = None
+    cap: object = None
+    limit: int | None = None
+
+    @property
+    def timed(self):
+        """Whether the budget is one of time."""
+        return isinstance(self.cost, TableCost)
+
+    @property
+    def uniform_width(self):
+        """The (real) common width that spends the budget."""
+        if self.timed:
+            return self.problem.base_width or uniform_time_width(self.cost, self.problem.layers, self.budget)
+        return max(0.0, (self.budget - float(self.cost.fixed.sum())) / float(self.cost.per_width.sum()))
+
+    def bounds(self, surrogate):
+        """(lowest, highest) real widths, float64 (layers,), for a surrogate or for a shape."""
+        layers, width = self.problem.layers, self.uniform_width
+        floor = bound("floor", SURROGATE_FLOOR if surrogate and self.floor is None else self.floor, layers, width, 1)
+        cap = bound("cap", SURROGATE_CAP if surrogate and self.cap is None else self.cap, layers, width, np.inf)
+        return floor, cap
+
+    def answer(self, rule, options):
+        """The Answer of one rule. Controls answer by way of the schedule they are built from."""
+        if rule.control:
+            return self._control(rule, options)
+        rule.check_options(options)
+        found = rule.function(self.problem, **options)
+        settings = {**_defaults(rule), **options}
+        if isinstance(found, Optimum) and found.surrogate.coefficient.any():
+            return self._best(rule, found, *self.bounds(True), settings)
+        if isinstance(found, Optimum):  # no work anywhere: any widths are optimal
+            return self._shaped(
+                rule, Shape(np.ones(self.problem.layers), None, found.details), self.bounds(True), settings
+            )
+        if not isinstance(found, Shape):
+            raise UserError(f"schedule {rule.name!r} returned {type(found).__name__}; a Shape or an Optimum is needed")
+        return self._shaped(rule, found, self.bounds(False), settings)
+
+    def _best(self, rule, found, floor, cap, settings):
+        """The optimum of a surrogate."""
+        surrogate = found.surrogate
+        if self.timed:
+            real, rounding = fit_time(None, surrogate, self.cost, self.budget, floor, cap, self.step, limit=self.limit)
+            flat = float(surrogate.value(self.uniform_width).sum())
+            details = {**found.details, "predicted_ratio_rounded": rounding.objective / flat}
+            return Answer(rule, real, rounding, floor, cap, settings, details)
+        low, high, room = self._feasible(floor, cap)
+        solution = solve.solve_surrogate(surrogate, self.cost.per_width, room, low, high)
+        # Without a multiplier all working layers are at their caps, and only how to share the rest is left to round.
+        objective = surrogate if solution.multiplier > 0 else Closest(solution.widths)
+        rounding = self._rounded(objective, floor, cap, None, solution.widths)
+        ratio = float(surrogate.value(rounding.widths).sum()) / solution.uniform
+        details = {**found.details, **_solution_details(solution), "predicted_ratio_rounded": ratio}
+        return Answer(rule, solution.widths, rounding, floor, cap, settings, details)
+
+    def _shaped(self, rule, found, bounds, settings):
+        """A shape scaled to the budget and rounded."""
+        floor, cap = bounds
+        shape = self._check_shape(rule, found.widths)
+        if self.timed:
+            real, rounding = fit_time(
+                shape, None, self.cost, self.budget, floor, cap, self.step, found.tied, self.limit
+            )
+        else:
+            low, high, room = self._feasible(floor, cap)
+            real = solve.fit_shape(shape, self.cost.per_width, room, low, high)
+            rounding = self._rounded(Closest(real), floor, cap, found.tied, real)
+        return Answer(rule, real, rounding, floor, cap, settings, dict(found.details))
+
+    def _feasible(self, floor, cap):
+        """Bounds in multiples of the step, and the budget without fixed costs; refuses an infeasible budget."""
+        low, high = bounds_in_steps(floor, cap, self.step)
+        check_affordable(self.cost, self.budget, low, high, cap, self.step)
+        lowest = low * float(self.step)
+        highest = np.where(np.isfinite(cap), high * float(self.step), np.inf)
+        return lowest, highest, min(self.budget - float(self.cost.fixed.sum()), float(self.cost.per_width @ highest))
+
+    def _check_shape(self, rule, widths):
+        shape = np.asarray(widths, dtype=np.float64)
+        if shape.shape != (self.problem.layers,) or not np.isfinite(shape).all() or not (shape > 0).all():
+            raise UserError(
+                f"schedule {rule.name!r} gives {shape.tolist()}; "
+                f"{self.problem.layers} finite numbers above 0 are needed"
+            )
+        return shape
+
+    def _rounded(self, objective, floor, cap, tied, near):
+        bounded = (objective, self.cost, self.budget, floor, cap, self.step)
+        if self.limit is None:
+            return round_widths(*bounded, tied, near)
+        return round_distinct(*bounded, self.limit, tied, near)
+
+    def _control(self, rule, options):
+        own = {name: value for name, value in options.items() if name in rule.options}
+        other = find_rule(options.get("of", "geometry"))
+        if other.control:
+            raise UserError(f"a control is built from a schedule, not from the control {other.name!r}")
+        source = self.answer(other, {k: v for k, v in options.items() if k not in own and k != "of"})
+        settings = {**_defaults(rule), **own, "of": other.name, **source.settings}
+        details = {"source_widths": source.rounding.widths}
+        if "heads" in source.details:
+            details["heads"] = _rearranged(rule, source.details["heads"], self.problem, own)
+        moved = _rearranged(rule, source.rounding.widths, self.problem, own)
+        real = np.asarray(rule.function(source.real, self.problem, **own), dtype=np.float64)
+        floor, cap = source.floor, source.cap
+        if moved is not None and self.cost.equal and (moved >= floor).all() and (moved <= cap).all():
+            # The very same widths in another order cost the same to the last parameter.
+            return Answer(rule, real, Rounding(moved, 0.0, 0.0, True), floor, cap, settings, details)
+        return self._shaped(rule, Shape(real, None, details), (floor, cap), settings)
+
+
+def _rearranged(rule, values, problem, options):
+    """Whole numbers as the control arranges them, or None if it does more than rearrange."""
+    values = np.asarray(values)
+    moved = np.asarray(rule.function(values, problem, **options))
+    same = moved.dtype.kind == "i" and moved.shape == values.shape and (np.sort(moved) == np.sort(values)).all()
+    return moved if same else None
+
+
+def _defaults(rule):
+    return {name: value for name, value in rule.options.items() if value is not inspect.Parameter.empty}
+
+
+def _solution_details(solution):
+    return {
+        "multiplier": solution.multiplier,
+        "at_floor": solution.at_floor,
+        "at_cap": solution.at_cap,
+        "kkt_residual": solution.kkt_residual,
+        "predicted_ratio": solution.ratio,
+    }

@@ -1,0 +1,65 @@
+"""Reading the words of a command line: numbers without guesses, one line for what is wrong."""
+
+import json
+import math
+import re
+
+from geowidth.errors import UserError
+
+
+def whole_number(flag, text, minimum=1):
+    """`text` as an int of at least `minimum`; digits only, so that 1e3, 16.0 or 1_000 are refused by name."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < minimum:
+        raise UserError(f"{flag} is {text!r}; allowed: whole numbers in digits, {minimum} or more")
+    return int(text)
+
+
+def number(flag, text):
+    """`text` as a finite float."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{flag} is {text!r}; allowed: finite numbers")
+    return value
+
+
+def number_or_list(flag, text):
+    """A number, or a list of numbers from words separated by commas."""
+    values = [number(flag, word) for word in text.split(",")]
+    return values[0] if len(values) == 1 else values
+
+
+def width_bound(flag, text):
+    """A floor or cap: a width, a multiple of the uniform width ("0.25x"), or one width a layer separated by commas."""
+    if text is None:
+        return None
+    return text if text.endswith("x") else number_or_list(flag, text)
+
+
+def named_numbers(flag, text):
+    """{"name": number} from "name=number,name=number"."""
+    pairs = {}
+    for word in text.split(","):
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UserError(f"{flag} has {word!r}; allowed: NAME=NUMBER, several separated by commas")
+        pairs[name.strip()] = number(flag, value)
+    return pairs
+
+
+def schedule_options(flag, words):
+    """{"name": value} from words NAME=VALUE; values are JSON where they parse as such, otherwise text."""
+    pairs = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UserError(f"{flag} is {word!r}; allowed: NAME=VALUE")
+        try:
+            pairs[name] = json.loads(value, parse_constant=lambda constant: number(flag, constant))
+        except json.JSONDecodeError:
+            pairs[name] = value
+    return pairs

@@ -1,0 +1,90 @@
+"""Schedule: integer FFN widths, one a layer, with the budget they keep and what made them (schedule.json)."""
+
+from dataclasses import dataclass, field
+
+from geowidth import records
+from geowidth.errors import UserError
+
+KIND = "geowidth.schedule"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """FFN widths of a model.
+
+    widths: one positive int a layer. base_width: the uniform width of the same budget, or None. budget: {"unit",
+    "value", "spent"} with spent <= value. quantum: every width is a multiple of it. settings: what was asked for.
+    details: real widths, multiplier, active bounds, KKT residual, rounding gap, heads where there are any, and notes.
+    """
+
+    name: str
+    widths: tuple
+    base_width: int | None
+    budget: dict
+    quantum: int
+    settings: dict = field(default_factory=dict)
+    details: dict = field(default_factory=dict)
+    environment: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        widths = self.widths
+        if not widths or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths):
+            raise UserError(
+                f"widths of schedule {self.name!r} are {widths!r}; a list of whole numbers above 0 is needed"
+            )
+        object.__setattr__(self, "widths", tuple(widths))
+
+    @property
+    def layers(self):
+        """Number of layers."""
+        return len(self.widths)
+
+    @property
+    def heads(self):
+        """Attention heads of every layer, or None where the schedule leaves attention alone."""
+        return self.details.get("heads")
+
+    def to_json(self):
+        """The schedule as a dict for schedule.json."""
+        return {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "name": self.name,
+            "widths": list(self.widths),
+            "base_width": self.base_width,
+            "budget": self.budget,
+            "quantum": self.quantum,
+            "layers": self.layers,
+            "settings": self.settings,
+            "details": self.details,
+            "environment": self.environment,
+        }
+
+    @classmethod
+    def from_json(cls, value):
+        """The schedule in a dict that `to_json` made; missing or wrong fields raise UserError."""
+        try:
+            widths, budget = tuple(value["widths"]), value["budget"]
+            schedule = cls(
+                str(value["name"]),
+                widths,
+                value.get("base_width"),
+                dict(budget),
+                int(value.get("quantum", 1)),
+                *(dict(value.get(key) or {}) for key in ("settings", "details", "environment")),
+            )
+        except (KeyError, TypeError) as error:
+            raise UserError(f"not a schedule: {error} is missing or of the wrong type") from error
+        if value.get("layers", len(widths)) != len(widths):
+            raise UserError(f"schedule {schedule.name!r} says {value['layers']} layers but holds {len(widths)} widths")
+        return schedule
+
+    def write(self, path):
+        """Write schedule.json at `path`, atomically."""
+        records.write_json(path, self.to_json())
+
+    @classmethod
+    def read(cls, path):
+        """Read a schedule.json; a file that is none is refused."""
+        return cls.from_json(records.read_json(path, KIND, SCHEMA))

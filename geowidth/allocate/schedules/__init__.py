@@ -1,0 +1,119 @@
+"""Schedules by name: one file each here, and users' own through the entry-point group ``geowidth.schedules``.
+
+A rule is a function `rule(problem, *, option=default, ...)` that returns a `Shape` (relative real widths over depth) or
+an `Optimum` (a surrogate whose best widths are taken); a control is a function `control(widths, problem, *, ...)` that
+rearranges the real widths of another schedule. An entry point may name such a `Rule`, or a plain function, whose
+docstring then describes it:
+
+    [project.entry-points."geowidth.schedules"]
+    mine = "my_package:my_rule"
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+
+from geowidth.allocate.surrogate import Surrogate
+from geowidth.errors import UserError
+
+GROUP = "geowidth.schedules"
+CONTROLS = ("reversed", "permuted", "sorted", "inverse")
+BUILT_IN = (
+    "uniform",
+    "cosine",
+    "linear",
+    "sigmoid",
+    "groups",
+    "cascade",
+    "fan_in",
+    "openelm",
+    "framed",
+    "crown",
+    "reverse",
+    "bow_tie",
+    "geometry",
+    *CONTROLS,
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Real widths over depth up to one common factor: positive float64 (layers,).
+
+    tied: None, or one label a layer; layers with equal labels keep one common width. details go into the schedule.
+    """
+
+    widths: np.ndarray
+    tied: np.ndarray | None = None
+    details: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The widths that minimise a loss `Surrogate` under the budget; details go into the schedule."""
+
+    surrogate: Surrogate
+    details: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A schedule: its name, what it does in one line, its function, and whether it is a control of another schedule."""
+
+    name: str
+    summary: str
+    function: Callable
+    control: bool = False
+
+    @property
+    def options(self):
+        """Option names and defaults: the function's keyword-only arguments."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    def check_options(self, options):
+        """Refuse options this schedule does not have, and missing ones without a default."""
+        allowed = self.options
+        for name in options:
+            if name not in allowed:
+                raise UserError(
+                    f"schedule {self.name!r} has no option {name!r}; allowed: {', '.join(allowed) or 'none'}"
+                )
+        for name, default in allowed.items():
+            if default is inspect.Parameter.empty and name not in options:
+                raise UserError(f"schedule {self.name!r} needs the option {name!r}; give {name}=VALUE")
+
+
+@cache
+def _plug_ins():
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def schedule_names():
+    """Names of all schedules: the built-in ones, then installed plug-ins."""
+    return [*BUILT_IN, *(name for name in _plug_ins() if name not in BUILT_IN)]
+
+
+def find_rule(name):
+    """The Rule called `name`, or `name` itself if it is one; an unknown name is refused with the list of known ones."""
+    if isinstance(name, Rule):
+        return name
+    if name in BUILT_IN:
+        return import_module(f"{__name__}.{name}").RULE
+    if name not in _plug_ins():
+        raise UserError(f"schedule is {name!r}; allowed: {', '.join(schedule_names())}")
+    try:
+        found = _plug_ins()[name].load()
+    except Exception as error:  # a plug-in may fail in any way; which one it was must be said
+        raise UserError(f"schedule {name!r} ({_plug_ins()[name].value}) cannot be loaded: {error}") from error
+    if isinstance(found, Rule):
+        return found
+    if not callable(found):
+        raise UserError(f"schedule {name!r} ({_plug_ins()[name].value}) is no function and no Rule")
+    return Rule(name, (found.__doc__ or "").strip().split("\n")[0], found)

@@ -1,0 +1,68 @@
+"""Geometry: widths from measured work, by the exact optimum of the calibrated surrogate.
+
+Source: Mudarisov, Burtsev, State (arXiv 2608.02064); the calibration is that of `geowidth.allocate.surrogate`.
+"""
+
+import numpy as np
+
+from geowidth.allocate.schedules import Optimum, Rule
+from geowidth.allocate.surrogate import calibrated_surrogate, exponents, per_layer, smooth
+from geowidth.errors import UserError
+
+
+def signal(work, name):
+    """The signal called "geometry/statistic" of a work profile, float64 (layers,), finite and not negative."""
+    geometry, _, statistic = str(name).partition("/")
+    return per_layer(f"work {name}", work.signal(statistic, geometry), len(work.widths))
+
+
+def mix(work, mixture):
+    """Weighted mean of signals, each divided by its mean over the layers first, so that no unit outweighs another."""
+    if not isinstance(mixture, dict) or not mixture:
+        raise UserError(f"mixture is {mixture!r}; give signals with weights, as in {{'hyperbolic/topology': 2}}")
+    total = np.zeros(len(work.widths))
+    for name, weight in mixture.items():
+        values = signal(work, name)
+        weight = per_layer(f"weight of {name}", weight, 1)[0]
+        total += weight * values / (values.mean() or 1.0)
+    if not sum(mixture.values()) > 0:
+        raise UserError("the weights of the mixture are all 0; give at least one above 0")
+    return total / sum(mixture.values())
+
+
+def geometry(
+    problem,
+    *,
+    geometry="hyperbolic",
+    statistic="topology",
+    mixture=None,
+    exponent="dimension",
+    dimension="twonn_mle",
+    smoothness=1.0,
+    smoothing=True,
+    sensitivity=None,
+):
+    """The optimum of the surrogate whose difficulty is the measured work, smoothed over depth, times a sensitivity.
+
+    mixture: {"geometry/statistic": weight} in place of the one signal. sensitivity: one positive number a layer (how
+    much the loss reacts to a layer), 1 for all when not measured. exponent: "dimension" (2 smoothness / intrinsic
+    dimension by the estimator `dimension`), a number, or one a layer.
+    """
+    work = problem.work
+    if work is None:
+        raise UserError("schedule 'geometry' needs a work profile; give --work work.json (made by geowidth measure)")
+    raw = mix(work, mixture) if mixture is not None else signal(work, f"{geometry}/{statistic}")
+    difficulty = smooth(raw) if smoothing else raw
+    if sensitivity is not None:
+        difficulty = difficulty * per_layer("sensitivity", sensitivity, problem.layers)
+    table = work.dimension
+    if exponent == "dimension" and dimension not in table:
+        raise UserError(f"dimension is {dimension!r}; the work profile has: {', '.join(table) or 'none'}")
+    rate = exponents(exponent, problem.layers, table.get(dimension), smoothness)
+    details = {"work": raw, "difficulty": difficulty, "exponents": rate}
+    if not difficulty.any():
+        details["notes"] = ["no layer does any work: all widths are equally good, so they are uniform"]
+    return Optimum(calibrated_surrogate(difficulty, work.widths, rate), details)
+
+
+RULE = Rule("geometry", "the optimum for measured work (nine signals or a mixture)", geometry)

@@ -1,0 +1,88 @@
+"""The loss surrogate sum_l c_l w_l^(-a_l): its coefficients from measured work, its exponents from intrinsic dimension.
+
+Source: Mudarisov, Burtsev, State, "Geometry-Guided Layerwise FFN Width Allocation in Transformers" (arXiv 2608.02064),
+with one correction. Work is measured in a model whose FFN l has width w0_l, so a layer's difficulty e_l is what is left
+at that width: c_l w0_l^(-a_l) = e_l, hence c_l = e_l w0_l^(a_l). Without this factor the optimum would depend on the
+unit in which widths are counted, and with unequal exponents could even reverse the order of the layers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from geowidth.errors import UserError
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """sum_l coefficient_l * width_l ** -exponent_l, both float64 of shape (layers,)."""
+
+    coefficient: np.ndarray
+    exponent: np.ndarray
+
+    @property
+    def size(self):
+        """How many layers there are."""
+        return len(self.coefficient)
+
+    def value(self, widths):
+        """Each layer's term at `widths`, (..., layers) float64."""
+        return self.coefficient * np.power(widths, -self.exponent)
+
+    def gain(self, widths, step):
+        """How much each layer's term falls when its width grows by `step`; formed without cancellation."""
+        return -self.value(widths) * np.expm1(-self.exponent * np.log1p(step / widths))
+
+
+def per_layer(what, values, layers, minimum=0.0, strict=False):
+    """`values`, one number or one a layer, as float64 of shape (layers,); bad numbers are refused by their layer."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{what} is {values!r}; give one number or a list with one number a layer") from error
+    if array.ndim == 0:
+        array = np.full(layers, array)
+    if array.ndim != 1 or len(array) != layers:
+        raise UserError(f"{what} has {array.size} numbers for {layers} layers; give one number or one a layer")
+    wrong = ~np.isfinite(array) | ((array <= minimum) if strict else (array < minimum))
+    if wrong.any():
+        layer = int(np.flatnonzero(wrong)[0])
+        bound = f"above {minimum:g}" if strict else f"{minimum:g} or more"
+        raise UserError(f"{what} of layer {layer} is {array[layer]}; allowed: finite numbers, {bound}")
+    return array
+
+
+def smooth(work):
+    """`work` averaged over depth with weights [1 2 1]/4; at the ends [2 1]/3. Shape (layers,), float64."""
+    padded = np.pad(np.asarray(work, dtype=np.float64), 1)
+    weight = np.convolve(np.pad(np.ones(len(work)), 1), [1.0, 2.0, 1.0], mode="valid")
+    return np.convolve(padded, [1.0, 2.0, 1.0], mode="valid") / weight
+
+
+def exponents(exponent, layers, dimension=None, smoothness=1.0):
+    """The a_l of every layer, float64 of shape (layers,).
+
+    `exponent`: "dimension" for a_l = 2 smoothness / dimension_l, the rate at which a width-w network approximates a
+    function of that smoothness on a manifold of that dimension; or one positive number; or one a layer.
+    """
+    if not isinstance(exponent, str):
+        return per_layer("exponent", exponent, layers, strict=True)
+    if exponent != "dimension":
+        raise UserError(f"exponent is {exponent!r}; allowed: 'dimension', a positive number, or one number a layer")
+    if dimension is None:
+        raise UserError("exponent 'dimension' needs a work profile with intrinsic dimensions; give a number instead")
+    smoothness = per_layer("smoothness", smoothness, 1, strict=True)[0]
+    return 2.0 * smoothness / per_layer("intrinsic dimension", dimension, layers, strict=True)
+
+
+def calibrated_surrogate(difficulty, reference_widths, exponent):
+    """The surrogate that equals `difficulty` e_l at the reference widths w0_l: c_l = e_l w0_l^(a_l)."""
+    layers = len(difficulty)
+    difficulty = per_layer("work", difficulty, layers)
+    widths = per_layer("reference width", reference_widths, layers, strict=True)
+    exponent = per_layer("exponent", exponent, layers, strict=True)
+    with np.errstate(over="ignore"):
+        coefficient = difficulty * np.power(widths, exponent)
+    if not np.isfinite(coefficient).all():
+        raise UserError("exponents are too large for these widths: width ** exponent overflows; give smaller exponents")
+    return Surrogate(coefficient, exponent)

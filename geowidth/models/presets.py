@@ -1,0 +1,137 @@
+"""Presets: model, training and run settings that belong together."""
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+
+from geowidth.errors import UserError, choose
+from geowidth.models.transformer import ModelConfig, whole
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How one model is trained. The seed, the widths and the corpus are not part of it.
+
+    steps: optimiser steps. batch: sequences of one context length a step. microbatch: sequences in memory at once (the
+    gradient is that of the whole batch). learning_rate: peak; it rises linearly over the first `warmup` share of the
+    steps, then falls along a cosine to `final_rate` of the peak. weight_decay (decoupled, on matrices only), beta1,
+    beta2, epsilon: AdamW. clip: largest gradient norm. evaluations: validation losses over the run, evenly spread, the
+    last one after the last step. evaluation_windows: sequences of the fixed validation set. threads: torch threads;
+    with another number the sums are ordered differently and the bits differ.
+    """
+
+    steps: int
+    batch: int
+    microbatch: int
+    learning_rate: float
+    warmup: float = 0.1
+    final_rate: float = 0.05
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    clip: float = 1.0
+    evaluations: int = 5
+    evaluation_windows: int = 256
+    threads: int = 1
+
+    def __post_init__(self):
+        for name in ("steps", "batch", "microbatch", "evaluations", "evaluation_windows", "threads"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+        above, below = {"learning_rate", "epsilon", "clip"}, {"beta1", "beta2"}
+        for name in ("learning_rate", "warmup", "final_rate", "weight_decay", "beta1", "beta2", "epsilon", "clip"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise UserError(f"{name} is {value!r}; allowed: numbers from 0 up")
+            if name in above and value == 0:
+                raise UserError(f"{name} is {value!r}; allowed: positive numbers")
+            if (name in below and value >= 1) or (name in ("warmup", "final_rate") and value > 1):
+                raise UserError(f"{name} is {value!r}; allowed: numbers from 0 to 1")
+            object.__setattr__(self, name, float(value))
+
+    def to_json(self):
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value):
+        """The settings that `to_json` gave; unknown fields raise a UserError."""
+        for name in value:
+            choose("training setting", name, [f.name for f in fields(cls)])
+        return cls(**value)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How `geowidth run` compares schedules. seeds: paired seeds of every arm. arms: schedules, the baseline first.
+
+    measured_tokens: tokens of the clouds. multiple: widths are multiples of it.
+    """
+
+    seeds: tuple[int, ...]
+    arms: tuple[str, ...]
+    measured_tokens: int
+    multiple: int
+
+    def to_json(self):
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value):
+        """The settings that `to_json` gave."""
+        return cls(**value | {"seeds": tuple(value["seeds"]), "arms": tuple(value["arms"])})
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model with uniform widths, its training, and the run that compares schedules at its budget."""
+
+    name: str
+    model: ModelConfig
+    training: TrainingSettings
+    run: RunSettings
+
+    @property
+    def base_width(self):
+        return self.model.widths[0]
+
+    def to_json(self):
+        return {"name": self.name} | {part: getattr(self, part).to_json() for part in ("model", "training", "run")}
+
+    @classmethod
+    def from_json(cls, value):
+        """The preset that `to_json` gave."""
+        model, training = ModelConfig.from_json(value["model"]), TrainingSettings.from_json(value["training"])
+        return cls(value["name"], model, training, RunSettings.from_json(value["run"]))
+
+    def with_widths(self, widths):
+        """The model config with `widths`; None keeps the uniform ones."""
+        if widths is None:
+            return self.model
+        widths = tuple(widths)
+        if len(widths) != self.model.layers:
+            raise UserError(f"{len(widths)} widths came; preset {self.name!r} has {self.model.layers} layers")
+        return replace(self.model, widths=widths)
+
+    def with_training(self, **changes):
+        """The training settings with `changes`; None leaves a setting as it is, unknown names raise UserError."""
+        changes = {name: value for name, value in changes.items() if value is not None}
+        for name in changes:
+            choose("training setting", name, [f.name for f in fields(TrainingSettings)])
+        # A smaller batch than the preset's microbatch means one microbatch, unless told otherwise.
+        if "batch" in changes and "microbatch" not in changes:
+            changes["microbatch"] = min(self.training.microbatch, changes["batch"])
+        return replace(self.training, **changes)
+
+
+NANO = Preset(
+    "nano",
+    ModelConfig(vocabulary=256, layers=8, dimension=96, heads=3, widths=(256,) * 8, context=128),
+    TrainingSettings(steps=400, batch=8, microbatch=8, learning_rate=4e-3),
+    RunSettings(seeds=(0, 1, 2), arms=("uniform", "cosine", "geometry", "reversed"), measured_tokens=512, multiple=8),
+)
+
+PRESETS = {preset.name: preset for preset in (NANO,)}
+
+
+def preset_named(preset):
+    """The Preset of that name; a Preset is returned as it is."""
+    return preset if isinstance(preset, Preset) else PRESETS[choose("preset", preset, PRESETS)]

@@ -1,0 +1,235 @@
+"""A decoder transformer whose FFN blocks may each have a width of their own.
+
+Pre-norm RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021, rotate-half layout), SwiGLU FFN (Shazeer
+2020), causal attention, tied embeddings, no biases. All FFN weights, down-projection included, are stored
+[width, dimension]: a width is a number of rows.
+
+Initial values are drawn tensor by tensor from (seed, tensor name), row by row, with a scale that does not depend on any
+width. So two models of one seed that differ only in widths start from the same values wherever their shapes agree, and
+the rows of a narrower FFN are the first rows of the wider one: paired seeds differ by the widths and by nothing else.
+"""
+
+import hashlib
+import math
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from geowidth.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a TaperedTransformer.
+
+    vocabulary: number of token ids. layers, dimension, heads: blocks, size d of the residual stream, attention heads
+    (d / heads must be an even whole number). widths: FFN width of every layer. context: longest sequence in tokens.
+    rope_base, norm_epsilon: constants of the rotary angles and of RMSNorm.
+    """
+
+    vocabulary: int
+    layers: int
+    dimension: int
+    heads: int
+    widths: tuple[int, ...]
+    context: int
+    rope_base: float = 10000.0
+    norm_epsilon: float = 1e-5
+
+    def __post_init__(self):
+        for name in ("vocabulary", "layers", "dimension", "heads", "context"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+        widths = tuple(whole(f"width of layer {i}", w, 0) for i, w in enumerate(self.widths))
+        object.__setattr__(self, "widths", widths)
+        if len(widths) != self.layers:
+            raise UserError(f"{len(widths)} widths came for {self.layers} layers; give one width per layer")
+        if self.dimension % (2 * self.heads):
+            raise UserError(
+                f"dimension {self.dimension} does not split into {self.heads} heads of even size; "
+                f"use a multiple of {2 * self.heads}"
+            )
+        for name in ("rope_base", "norm_epsilon"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+                raise UserError(f"{name} is {value!r}; allowed: positive numbers")
+            object.__setattr__(self, name, float(value))
+
+    @property
+    def head_dimension(self):
+        return self.dimension // self.heads
+
+    def to_json(self):
+        return asdict(self) | {"widths": list(self.widths)}
+
+    @classmethod
+    def from_json(cls, value):
+        """The config that `to_json` gave; unknown or missing fields raise a UserError that names them."""
+        known = {f.name for f in fields(cls)}
+        needed = known - {"rope_base", "norm_epsilon"}
+        if not isinstance(value, dict) or set(value) - known or needed - set(value):
+            found = ", ".join(value) if isinstance(value, dict) else repr(value)
+            raise UserError(f"model config has {found}; needed: {', '.join(f.name for f in fields(cls))}")
+        if not isinstance(value["widths"], (list, tuple)):
+            raise UserError(f"widths is {value['widths']!r}; needed: a list with one whole number per layer")
+        return cls(**value)
+
+
+def whole(name, value, least):
+    """`value` as an int of at least `least`; anything else raises a UserError that names it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise UserError(f"{name} is {value!r}; allowed: whole numbers from {least} up")
+    return int(value)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last axis."""
+
+    def __init__(self, dimension, epsilon):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dimension))
+        self.epsilon = epsilon
+
+    def forward(self, x):
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+def rotary_tables(context, head_dimension, base):
+    """Cosines and signed sines (context, 1, head_dimension) float32 of the rotary angles, in the rotate-half layout."""
+    half = head_dimension // 2
+    frequency = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.outer(torch.arange(context, dtype=torch.float64), frequency)
+    cosine = torch.cat((angle.cos(), angle.cos()), -1)
+    sine = torch.cat((-angle.sin(), angle.sin()), -1)
+    return cosine[:, None].float(), sine[:, None].float()
+
+
+def rotate(x, cosine, sine):
+    """Rotary positions: x (batch, tokens, heads, head_dimension) turned by the tables of its positions."""
+    return x * cosine + x.roll(x.shape[-1] // 2, -1) * sine
+
+
+class Attention(nn.Module):
+    """Causal multi-head attention. Weights: qkv [3 d, d] (queries, keys, values one above the other), out [d, d]."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.heads, self.head_dimension = config.heads, config.head_dimension
+        self.qkv = nn.Parameter(torch.empty(3 * config.dimension, config.dimension))
+        self.out = nn.Parameter(torch.empty(config.dimension, config.dimension))
+
+    def forward(self, x, cosine, sine):
+        batch, tokens, dimension = x.shape
+        qkv = functional.linear(x, self.qkv).view(batch, tokens, 3 * self.heads, self.head_dimension)
+        turned, value = qkv.split((2 * self.heads, self.heads), 2)
+        query, key = rotate(turned, cosine, sine).transpose(1, 2).chunk(2, 1)
+        mixed = functional.scaled_dot_product_attention(query, key, value.transpose(1, 2), is_causal=True)
+        return functional.linear(mixed.transpose(1, 2).reshape(batch, tokens, dimension), self.out)
+
+
+def swiglu(x, gate, up, down):
+    """(silu(x gate^T) * (x up^T)) down: x (..., d), weights [width, d] each -> (..., d), in x's dtype.
+
+    The one place where the FFN is computed.
+    """
+    return (functional.silu(functional.linear(x, gate)) * functional.linear(x, up)) @ down
+
+
+class SwiGLU(nn.Module):
+    """Gated FFN with weights gate, up and down, each [width, dimension]. Width 0 is allowed and adds nothing."""
+
+    def __init__(self, dimension, width):
+        super().__init__()
+        self.gate = nn.Parameter(torch.empty(width, dimension))
+        self.up = nn.Parameter(torch.empty(width, dimension))
+        self.down = nn.Parameter(torch.empty(width, dimension))
+
+    @property
+    def width(self):
+        return self.gate.shape[0]
+
+    def forward(self, x):
+        return swiglu(x, self.gate, self.up, self.down)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + ffn(norm(x)). The input of `ffn_norm` is the state that enters the FFN."""
+
+    def __init__(self, config, width):
+        super().__init__()
+        self.attention_norm = RMSNorm(config.dimension, config.norm_epsilon)
+        self.attention = Attention(config)
+        self.ffn_norm = RMSNorm(config.dimension, config.norm_epsilon)
+        self.ffn = SwiGLU(config.dimension, width)
+
+    def forward(self, x, cosine, sine):
+        x = x + self.attention(self.attention_norm(x), cosine, sine)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class TaperedTransformer(nn.Module):
+    """Decoder of `config`, initialised from `seed` (None: parameters are left unset, for loading).
+
+    forward: tokens (batch, length) int64, length up to the context -> logits (batch, length, vocabulary).
+    """
+
+    def __init__(self, config, seed=0):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Parameter(torch.empty(config.vocabulary, config.dimension))
+        self.blocks = nn.ModuleList(Block(config, width) for width in config.widths)
+        self.norm = RMSNorm(config.dimension, config.norm_epsilon)
+        cosine, sine = rotary_tables(config.context, config.head_dimension, config.rope_base)
+        self.register_buffer("cosine", cosine, persistent=False)
+        self.register_buffer("sine", sine, persistent=False)
+        if seed is not None:
+            self.initialise(seed)
+
+    @torch.no_grad()
+    def initialise(self, seed):
+        """Draw all parameters anew from `seed` (see the module's docstring); norm gains become 1."""
+        seed = whole("seed", seed, 0)
+        inner = self.config.dimension**-0.5
+        outer = inner * (2 * self.config.layers) ** -0.5  # keeps the variance of the residual sum free of depth
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(1)
+                continue
+            last = name.rpartition(".")[2]
+            scale = outer if last in ("out", "down") else inner
+            parameter.copy_(drawn(seed, name, tuple(parameter.shape)).mul_(scale))
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        if length > self.config.context:
+            raise UserError(f"sequence of {length} tokens; this model's context is {self.config.context}")
+        cosine, sine = self.cosine[:length], self.sine[:length]
+        x = functional.embedding(tokens, self.embedding)
+        for block in self.blocks:
+            x = block(x, cosine, sine)
+        return functional.linear(self.norm(x), self.embedding)
+
+    def parameter_count(self):
+        """Number of distinct parameters (the tied embedding counts once)."""
+        return sum(p.numel() for p in self.parameters())
+
+
+def drawn(seed, name, shape):
+    """Standard normal float32 tensor drawn row by row from (seed, name): fewer rows are the first rows of more."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+    return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
+
+
+def training_flops(config, tokens, length=None):
+    """FLOPs of training on `tokens` tokens in sequences of `length` (default: the context).
+
+    Forward matrix products, times 3 for forward and backward: 2 per weight and token (the tied embedding once, as the
+    output matrix), and for attention 4 d per query-key pair, of which causality leaves (length + 1) / 2 a token.
+    """
+    length = config.context if length is None else length
+    d = config.dimension
+    weights = config.layers * 4 * d * d + 3 * d * sum(config.widths) + config.vocabulary * d
+    return int(3 * tokens * (2 * weights + config.layers * 4 * d * (length + 1) / 2))

@@ -1,0 +1,111 @@
+"""Dense linear assignment: the permutation of least cost, with dual variables that prove it.
+
+Source: Jonker, Volgenant, "A shortest augmenting path algorithm for dense and sparse linear assignment problems",
+Computing 38 (1987). The solver here starts from a permutation (the identity unless told otherwise) and first asks
+whether that one is optimal, which takes a few passes over the matrix where it is.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from geowidth.errors import UserError
+from geowidth.ops.backend import Backend, Operation, native, why_not_native
+
+
+@dataclass(frozen=True)
+class AssignmentResult:
+    """An optimal assignment of n rows to n columns.
+
+    column: (n,) int64, the column of each row. row_dual u, column_dual v: (n,) float64 with u_i + v_j <= cost_ij to one
+    rounding, so `bound` = sum(u) + sum(v) is a lower bound of every assignment's cost. cost: that of `column`.
+    """
+
+    column: torch.Tensor
+    row_dual: torch.Tensor
+    column_dual: torch.Tensor
+    cost: float
+    bound: float
+
+
+def assignment(cost, *, start=None, column_dual=None, backend=None):
+    """Minimise sum_i cost[i, column[i]] over permutations `column`.
+
+    cost: (n, n) torch or numpy, computed in float64. start: (n,) permutation to start from (default: the identity).
+    column_dual: (n,) guess of the column duals, for example those of a similar problem. Both change the time, and among
+    equally cheap permutations the one returned; never the cost. Returns an AssignmentResult.
+    Raises UserError for entries that are not finite, matrices that are not square, and starts that are no permutation.
+    """
+    cost = torch.as_tensor(cost).detach().to(torch.float64)
+    if cost.ndim != 2 or cost.shape[0] != cost.shape[1]:
+        raise UserError(f"cost has shape {tuple(cost.shape)}; a square matrix (n, n) is needed")
+    n = len(cost)
+    if not torch.isfinite(cost).all():
+        i, j = divmod(int((~torch.isfinite(cost)).flatten().int().argmax()), n)
+        raise UserError(f"cost[{i}, {j}] is {cost[i, j].item()}; all entries must be finite")
+    chosen = ASSIGNMENT.choose(cost.device.type, backend)
+    return chosen.run(cost, _permutation(start, n), _duals(column_dual, n))
+
+
+def _permutation(start, n):
+    if start is None:
+        return torch.arange(n)
+    start = torch.as_tensor(start).to(torch.int64, copy=True)
+    if start.shape != (n,) or not torch.equal(start.sort().values, torch.arange(n)):
+        raise UserError(f"start is not a permutation of 0..{n - 1}")
+    return start.contiguous()
+
+
+def _duals(column_dual, n):
+    if column_dual is None:
+        return None
+    column_dual = torch.as_tensor(column_dual).to(torch.float64, copy=True)
+    if column_dual.shape != (n,) or not torch.isfinite(column_dual).all():
+        raise UserError(f"column_dual must hold {n} finite numbers")
+    return column_dual.contiguous()
+
+
+def _result(cost, column, row_dual, column_dual):
+    total = cost[torch.arange(len(cost)), column].sum().item()
+    return AssignmentResult(column, row_dual, column_dual, total, (row_dual.sum() + column_dual.sum()).item())
+
+
+def assignment_native(cost, start, column_dual):
+    """The compiled solver. cost: (n, n) float64 on the CPU; start is overwritten."""
+    cost = cost if cost.stride(1) == 1 else cost.contiguous()
+    n = len(cost)
+    v = torch.zeros(n, dtype=torch.float64) if column_dual is None else column_dual
+    u = torch.empty(n, dtype=torch.float64)
+    native()[0].solve_assignment(
+        cost.data_ptr(), n, cost.stride(0), column_dual is not None, start.data_ptr(), v.data_ptr(), u.data_ptr()
+    )
+    return _result(cost, start, u, v)
+
+
+def assignment_reference(cost, start=None, column_dual=None):
+    """scipy's solver; the duals are shortest distances over the optimal permutation, by Bellman-Ford sweeps."""
+    from scipy.optimize import linear_sum_assignment
+
+    matrix = cost.numpy()
+    n = len(matrix)
+    column = linear_sum_assignment(matrix)[1].astype(np.int64)
+    own = matrix[np.arange(n), column]
+    slack = 4 * np.finfo(np.float64).eps * np.abs(own).max(initial=0)
+    v = np.zeros(n)
+    for _ in range(n):
+        reach = (matrix - (own - v[column])[:, None]).min(0, initial=np.inf)
+        if not (reach < v - slack).any():
+            break
+        v = np.minimum(v, reach)
+    u = (matrix - v).min(1, initial=np.inf)
+    return _result(cost, torch.from_numpy(column), torch.from_numpy(u), torch.from_numpy(v))
+
+
+ASSIGNMENT = Operation(
+    "assignment",
+    [
+        Backend("native", ("cpu",), assignment_native, why_not_native),
+        Backend("torch", ("cpu",), assignment_reference),
+    ],
+)

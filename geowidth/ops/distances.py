@@ -1,0 +1,279 @@
+"""Pairwise distances in the raw, spherical and hyperbolic geometry, all from one Gram matrix.
+
+The Gram matrix is formed in float64 (products of float32 numbers are exact there), so neither a common offset nor one
+massive dimension costs digits, and no centre ties a pair's result to the rest of the cloud. Pairs that are close
+compared with their norms are computed again from the raw rows. See geowidth/geometry.py for the formulas and their
+sources.
+"""
+
+import numpy as np
+import torch
+
+from geowidth.errors import UserError, choose
+from geowidth.geometry import (
+    GEOMETRIES,
+    HYPERBOLIC_RADIUS,
+    check_directions,
+    check_radius,
+    chord_scale,
+    reference_distances,
+)
+from geowidth.ops import _distances_torch
+from geowidth.ops.backend import Backend, Operation, native, why_not_native
+
+BLOCK = 2048  # rows and columns computed at a time when the result goes to `out`
+
+
+def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, backend=None, threads=None, out=None):
+    """Distances of every row of `x` to every row of `y` (to every row of `x` itself if None).
+
+    x, y       (n, d) and (m, d) tensors on one device; any strides; float16, bfloat16 and float32 give a float32
+               result, float64 a float64 one; integers and bool are widened to float64 before any arithmetic
+    geometry   "raw", "spherical" or "hyperbolic" -> a tensor (n, m); a sequence of them, or "all" -> {name: tensor},
+               for little more than the price of one
+    radius     of the hyperbolic geometry, 0 < radius < 1
+    backend    "native" (compiled, CPU), "cuda" (compiled, GPU) or "torch"; None: the best one, or GEOWIDTH_BACKEND
+    threads    of the native backend (default torch.get_num_threads()); changes no bit of the result
+    out        array or numpy memory map (n, m) of the result's dtype ({name: array} for several geometries), filled
+               block by block, so that no more than a block of the result is in memory; returned. Not differentiable.
+
+    Every entry is within 1e-6 relative (float32 results) or about 1e-13 (float64) of exact arithmetic on the rows as
+    given, for near-duplicates, nearly parallel and nearly opposite rows too; with y None the diagonal is exactly 0 and
+    the matrix exactly symmetric. The native backend's result for a pair depends on nothing but the two rows and d.
+    Differentiable once; a pair at distance 0 contributes a zero gradient. A row with NaN or infinity gives NaN in its
+    row and column.
+
+    Raises UserError for wrong shapes, dtypes or devices, and for a zero row in a directional geometry, by its number.
+    """
+    names, single = _names(geometry)
+    radius = check_radius(radius)
+    x, y = _checked_inputs(x, y)
+    if out is not None:
+        return _into(out, x, y, names, single, radius, backend, threads)
+    matrices = _compute(x, y, names, radius, backend, threads)
+    return matrices[0] if single else dict(zip(names, matrices, strict=True))
+
+
+def pairwise_distances_reference(x, y=None, geometry="raw", radius=HYPERBOLIC_RADIUS):
+    """The float64 oracle: `geowidth.geometry.reference_distances`."""
+    return reference_distances(x, y, geometry, radius)
+
+
+def _names(geometry):
+    if isinstance(geometry, str) and geometry != "all":
+        return [choose("geometry", geometry, [*GEOMETRIES, "all"])], True
+    names = list(GEOMETRIES) if geometry == "all" else list(geometry)
+    for name in names:
+        choose("geometry", name, list(GEOMETRIES))
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"geometry is {names}; name each of {', '.join(GEOMETRIES)} at most once, and at least one")
+    return names, False
+
+
+def _checked_inputs(x, y):
+    x = _widened(x, "x")
+    if y is None:
+        return x, None
+    y = _widened(y, "y")
+    if x.shape[1] != y.shape[1]:
+        raise UserError(f"x is {tuple(x.shape)} and y is {tuple(y.shape)}; both need the same number of columns")
+    if x.device != y.device:
+        raise UserError(f"x is on {x.device} and y on {y.device}; move one with .to(...)")
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    return x.to(dtype), y.to(dtype)
+
+
+def _widened(x, name):
+    """`x` as a float32 or float64 matrix. The conversion is torch's own, so gradients flow back in x's dtype."""
+    x = torch.as_tensor(x)
+    if x.ndim != 2:
+        raise UserError(f"{name} has shape {tuple(x.shape)}; allowed: two axes (rows, columns)")
+    if x.dtype in (torch.float32, torch.float64):
+        return x
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return x.float()
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        raise UserError(f"{name} is {x.dtype}; allowed: float16, bfloat16, float32, float64, integers, bool")
+    return x.double()
+
+
+def _compute(x, y, names, radius, backend, threads):
+    """List of matrices, one a name, through the custom op."""
+    chosen = OPERATION.choose(x.device.type, backend, dtype=x.dtype)
+    threads = _threads(threads)
+    return torch.ops.geowidth.pairwise_distances(x, y, ",".join(names), radius, chosen.name, threads)
+
+
+def _threads(threads):
+    if threads is None:
+        return torch.get_num_threads()
+    if threads < 1:
+        raise UserError(f"threads is {threads}; allowed: 1 or more")
+    return int(threads)
+
+
+# ---------------------------------------------------------------- result into an array or a memory map
+
+
+def _into(out, x, y, names, single, radius, backend, threads):
+    arrays = {names[0]: out} if single else out
+    columns = len(x if y is None else y)
+    for name in names:
+        _check_out(arrays, name, (len(x), columns), x.dtype)
+    if torch.is_grad_enabled() and (x.requires_grad or (y is not None and y.requires_grad)):
+        raise UserError("out= is not differentiable; leave it out, or call under torch.no_grad()")
+    if any(GEOMETRIES[name].directional for name in names):  # before the blocks, so that the row number is the cloud's
+        check_directions(x, "x")
+        check_directions(x if y is None else y, "x" if y is None else "y")
+    for i in range(0, len(x), BLOCK):
+        for j in range(i if y is None else 0, columns, BLOCK):
+            right = None if y is None and i == j else (x if y is None else y)[j : j + BLOCK]
+            for name, block in zip(
+                names, _compute(x[i : i + BLOCK], right, names, radius, backend, threads), strict=True
+            ):
+                _store(arrays[name], i, j, block)
+                if y is None and i != j:
+                    _store(arrays[name], j, i, block.T)
+    return out
+
+
+def _store(array, i, j, block):
+    if not isinstance(array, torch.Tensor):
+        block = block.cpu().numpy()
+    array[i : i + block.shape[0], j : j + block.shape[1]] = block
+
+
+def _check_out(arrays, name, shape, dtype):
+    if not isinstance(arrays, dict) or name not in arrays:
+        raise UserError(
+            f"out needs an entry for {name!r}: a dict {{name: array}} when several geometries are asked for"
+        )
+    array = arrays[name]
+    found = str(array.dtype).removeprefix("torch.")
+    wanted = str(dtype).removeprefix("torch.")
+    if tuple(array.shape) != shape or found != wanted:
+        raise UserError(f"out for {name} is {tuple(array.shape)} {found}; it must be {shape} {wanted}")
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise UserError(f"out for {name} is read-only; open the memory map with mode 'r+' or 'w+'")
+
+
+# ---------------------------------------------------------------- torch custom op
+
+
+@torch.library.custom_op("geowidth::pairwise_distances", mutates_args=())
+def _op(
+    x: torch.Tensor, y: torch.Tensor | None, geometries: str, radius: float, backend: str, threads: int
+) -> list[torch.Tensor]:
+    names = geometries.split(",")
+    if any(GEOMETRIES[name].directional for name in names):
+        check_directions(x, "x")
+        if y is not None:
+            check_directions(y, "y")
+    x, y, unscale = _tamed(x, y)
+    run = next(b.run for b in OPERATION.backends if b.name == backend)
+    matrices = run(x, y, names, radius, threads)
+    if unscale != 1 and "raw" in names:
+        matrices[names.index("raw")].mul_(unscale)
+    return matrices
+
+
+def _tamed(x, y):
+    """Float64 rows whose squares would overflow or vanish, times a power of two (exact), and its inverse."""
+    if x.dtype != torch.float64:
+        return x, y, 1
+    largest = max((float(t.detach().abs().amax()) for t in (x, y) if t is not None and t.numel()), default=0.0)
+    exponent = int(np.frexp(largest)[1]) if np.isfinite(largest) else 0
+    if abs(exponent) <= 200:
+        return x, y, 1
+    shift = torch.tensor(-exponent)
+    return torch.ldexp(x, shift), None if y is None else torch.ldexp(y, shift), 2.0**exponent
+
+
+@_op.register_fake
+def _(x, y, geometries, radius, backend, threads):
+    columns = x.shape[0] if y is None else y.shape[0]
+    return [x.new_empty(x.shape[0], columns) for _ in geometries.split(",")]
+
+
+@torch.library.custom_op("geowidth::pairwise_distances_backward", mutates_args=())
+def _backward_op(
+    grads: list[torch.Tensor],
+    x: torch.Tensor,
+    y: torch.Tensor | None,
+    geometries: str,
+    radius: float,
+    backend: str,
+    threads: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    names = geometries.split(",")
+    wide_x, wide_y = x.double(), None if y is None else y.double()
+    needed = [name for name in ("raw",) if name in names] + (["spherical"] if set(names) - {"raw"} else [])
+    distances = dict(zip(needed, _op(wide_x, wide_y, ",".join(needed), radius, backend, threads), strict=True))
+    gx, gy = _distances_torch.gradient(grads, wide_x, wide_y, names, radius, distances)
+    return gx.to(x.dtype), x.new_zeros(0) if gy is None else gy.to(y.dtype)
+
+
+@_backward_op.register_fake
+def _(grads, x, y, geometries, radius, backend, threads):
+    return torch.empty_like(x), x.new_empty(0) if y is None else torch.empty_like(y)
+
+
+def _setup_context(ctx, inputs, output):
+    x, y, *ctx.settings = inputs
+    ctx.save_for_backward(x, y)
+
+
+def _backward(ctx, grads):
+    x, y = ctx.saved_tensors
+    columns = x.shape[0] if y is None else y.shape[0]
+    grads = [x.new_zeros(x.shape[0], columns) if g is None else g for g in grads]
+    gx, gy = torch.ops.geowidth.pairwise_distances_backward(grads, x, y, *ctx.settings)
+    return gx, None if y is None else gy, None, None, None, None
+
+
+def _refuse_double_backward(ctx, *_):
+    raise UserError(
+        "pairwise_distances is differentiable once; for second derivatives use geometry.reference_distances"
+    )
+
+
+_op.register_autograd(_backward, setup_context=_setup_context)
+_backward_op.register_autograd(_refuse_double_backward)
+
+
+# ---------------------------------------------------------------- backends
+
+
+def _run_native(x, y, names, radius, threads):
+    """List of matrices by geowidth._native: contiguous float32 or float64 rows in, packed and threaded there."""
+    x = x.detach().contiguous()
+    other = x if y is None else y.detach().contiguous()
+    rows, columns = len(x), len(other)
+    matrices = {name: x.new_empty(rows, columns) for name in names}
+    out = [matrices[name].data_ptr() if name in matrices else 0 for name in GEOMETRIES]
+    function = getattr(native()[0], f"distances_{str(x.dtype).removeprefix('torch.')}")
+    function(
+        x=x.data_ptr(),
+        n=rows,
+        y=other.data_ptr(),
+        m=columns,
+        depth=x.shape[1],
+        out=out,
+        stride=columns,
+        mirror=out if y is None else [0, 0, 0],
+        mirror_stride=columns,
+        scale=chord_scale(radius),
+        near=_distances_torch.NEAR[x.dtype],
+        symmetric=y is None,
+        threads=threads,
+    )
+    return list(matrices.values())
+
+
+OPERATION = Operation(
+    "pairwise_distances",
+    [
+        Backend("native", ("cpu",), _run_native, why_not_native),
+        Backend("torch", ("cpu", "cuda"), _distances_torch.run),
+    ],
+)

@@ -1,0 +1,127 @@
+"""Checks of what Gromov-Wasserstein ops are given: cost matrices, weights, thread counts."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from geowidth.errors import UserError
+from geowidth.ops.backend import native
+
+# How far c[i, j] and c[j, i] may differ, relative to the largest entry: rounding, not another matrix.
+SYMMETRY_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def cost_pair(c1, c2, threads, same_size):
+    """Both cost matrices as CPU tensors (n, n), (m, m) of one dtype, float32 or float64, rows contiguous."""
+    c1, c2 = _matrix(c1, "c1"), _matrix(c2, "c2")
+    if c1.device != c2.device:
+        raise UserError(f"c1 is on {c1.device} and c2 on {c2.device}; move one of them")
+    if c1.dtype != c2.dtype:
+        raise UserError(f"c1 is {_short(c1.dtype)} and c2 {_short(c2.dtype)}; convert one of them")
+    if same_size and len(c1) != len(c2):
+        raise UserError(
+            f"c1 has {len(c1)} points and c2 {len(c2)}; the statistic needs equal numbers (uniform weights): "
+            "entropic_gromov_wasserstein takes different ones"
+        )
+    for matrix, name in ((c1, "c1"), (c2, "c2")):
+        _refuse_faults(matrix, name, threads)
+    return c1, c2
+
+
+def _short(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _matrix(value, name):
+    tensor = torch.as_tensor(value).detach()
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    elif not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
+        tensor = tensor.double()
+    if tensor.dtype not in SYMMETRY_TOLERANCE:
+        raise UserError(f"{name} is {_short(tensor.dtype)}; allowed: float32, float64, narrower floats and integers")
+    if tensor.ndim != 2 or tensor.shape[0] != tensor.shape[1]:
+        raise UserError(f"{name} has shape {tuple(tensor.shape)}; a square matrix (n, n) is needed")
+    if len(tensor) == 0:
+        raise UserError(f"{name} is empty; at least one point is needed")
+    return tensor if tensor.stride(1) == 1 else tensor.contiguous()
+
+
+def _refuse_faults(matrix, name, threads):
+    kind, i, j = _fault(matrix, threads)
+    if kind == 1:
+        raise UserError(f"{name}[{i}, {j}] is {matrix[i, j].item()}; all entries must be finite")
+    if kind == 2:
+        here, there = matrix[i, j].item(), matrix[j, i].item()
+        raise UserError(f"{name} is not symmetric: {name}[{i}, {j}] is {here:g} but {name}[{j}, {i}] is {there:g}")
+
+
+def _fault(matrix, threads):
+    module, _ = native()
+    tolerance = SYMMETRY_TOLERANCE[matrix.dtype]
+    if module is not None and matrix.device.type == "cpu":
+        double = matrix.dtype == torch.float64
+        return module.symmetric_fault(matrix.data_ptr(), len(matrix), matrix.stride(0), double, tolerance, threads)
+    bad = ~torch.isfinite(matrix)
+    kind = 1
+    if not bad.any():
+        bad = ((matrix - matrix.T).abs() > tolerance * matrix.abs().max()).triu()
+        kind = 2
+    if not bad.any():
+        return 0, 0, 0
+    return kind, *divmod(int(bad.flatten().int().argmax()), len(matrix))
+
+
+def weights(value, count, name):
+    """Weights as a float64 tensor (count,); None means uniform. Positive, summing to 1 (to 1e-5, then exactly)."""
+    if value is None:
+        return torch.full((count,), 1.0 / count, dtype=torch.float64)
+    value = torch.as_tensor(value).detach()
+    if value.device.type != "cpu":
+        raise UserError(f"{name} is on {value.device}; move it to the CPU")
+    value = value.to(torch.float64, copy=True)
+    if value.shape != (count,):
+        raise UserError(f"{name} has shape {tuple(value.shape)}; weights of shape ({count},) are needed")
+    bad = torch.nonzero(~(torch.isfinite(value) & (value > 0)))
+    if len(bad):
+        i = int(bad[0])
+        raise UserError(f"{name}[{i}] is {value[i].item():g}; weights must be positive (leave points of weight 0 out)")
+    total = value.sum().item()
+    if abs(total - 1) > 1e-5:
+        raise UserError(f"{name} sums to {total:g}; weights must sum to 1: divide them by their sum")
+    return value / total
+
+
+def thread_count(threads):
+    """The number of threads to use: the one asked for, or torch's."""
+    if threads is None:
+        return torch.get_num_threads()
+    if not isinstance(threads, (int, np.integer)) or isinstance(threads, bool) or threads < 1:
+        raise UserError(f"threads is {threads!r}; a whole number of at least 1 is needed")
+    return int(threads)
+
+
+@contextmanager
+def torch_threads(count):
+    """Let torch's matrix products use `count` threads inside the block."""
+    before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def positive(value, name):
+    """`value` as a float if it is a finite number above 0."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 < number < float("inf"):
+        raise UserError(f"{name} is {value!r}; a finite number above 0 is needed")
+    return number

@@ -1,0 +1,74 @@
+"""`write_report`: read a run folder, write the page, the JSON and the CSV files into it."""
+
+from pathlib import Path
+
+from geowidth import records
+from geowidth.report import profiles, tables
+from geowidth.report.charts import clean
+from geowidth.report.facts import key_facts
+from geowidth.report.folder import read_run
+from geowidth.report.page import page
+
+OUTPUTS = ("report.html", "report.json", "work.csv", "widths.csv", "losses.csv", "comparison.csv")
+
+
+def _texts(value):
+    """`value` with every text made fit for UTF-8."""
+    if isinstance(value, dict):
+        return {clean(key): _texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_texts(item) for item in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def _summary(run, rows):
+    peaks = {}
+    for geometry in profiles.GEOMETRIES if run.work else ():
+        for statistic in profiles.STATISTICS:
+            found = profiles.peak(profiles.signal(run.work, statistic, geometry))
+            if found:
+                peaks.setdefault(geometry, {})[statistic] = {"layer": found[0], "ratio_to_smallest": found[1]}
+    return {
+        "kind": "geowidth.report",
+        "schema": 1,
+        "sentence": (run.comparison or {}).get("sentence"),
+        "facts": dict(key_facts(run, rows)),
+        "baseline": run.baseline,
+        "arms": [
+            {"arm": row.arm, "mean_loss": row.mean_loss, "difference": row.difference, "interval": row.interval,
+             "differences": {str(s): d for s, d in row.differences.items()}, "verdict": tables.verdict(row, run.baseline)}
+            for row in rows
+        ],
+        "peaks": peaks,
+        "missing": list(run.missing),
+        "resume_command": run.resume_command if run.missing else None,
+        "files": list(OUTPUTS),
+    }  # fmt: skip
+
+
+def write_report(run_folder):
+    """Draw a run folder as report.html, report.json, work.csv, widths.csv, losses.csv and comparison.csv; returns the page's Path.
+
+    Reads whatever of settings.json, work.json, schedules/, arms/ and comparison.json exists: a half-finished run is drawn
+    too, with notes on what is missing and the command that makes it. Equal files give equal bytes. CSV files hold a
+    header when there is nothing to tell; infinities and NaN are written inf, -inf and nan there.
+
+    Raises UserError when the folder does not exist, holds nothing of a run or a broken file, or cannot be written.
+    """
+    folder = Path(run_folder)
+    run = read_run(folder)
+    for name in OUTPUTS:
+        records.check_writable(folder / name)
+    comparison = {"baseline": run.baseline, **(run.comparison or {})}
+    rows = tables.arm_rows(comparison, run.arms, run.arm_names)
+    texts = {
+        "work.csv": tables.work_csv(run),
+        "widths.csv": tables.widths_csv(run),
+        "losses.csv": tables.losses_csv(run),
+        "comparison.csv": tables.comparison_csv(rows, run.baseline),
+    }
+    for name, text in texts.items():
+        records.write_text(folder / name, clean(text))
+    records.write_json(folder / "report.json", _texts(_summary(run, rows)))
+    records.write_text(folder / "report.html", page(run, rows))
+    return folder / "report.html"

@@ -1,0 +1,229 @@
+"""The whole chain on one model size: train, measure, allocate, train the arms, compare, report.
+
+Reads   the text to train on (by default the source of the running Python's standard library: nothing is fetched)
+Writes  a run folder: settings.json, arms/ARM/seed-S/ (metrics.jsonl, model), work.json, schedules/ARM.json,
+        comparison.json, report.html with CSV and JSON beside it
+
+The uniform arm of the first seed is the reference that is measured. All arms have the same parameter budget, tokens and
+seeds. Stop it at any time: what is finished is kept, and the same command goes on and ends with the same numbers.
+
+Examples
+  geowidth run --preset nano
+  geowidth run --preset nano --out runs/longer --steps 1000 --seeds 0 1 2 3 4
+"""
+
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from geowidth import records
+from geowidth.errors import UserError, choose
+from geowidth.progress import duration
+
+KIND, SCHEMA = "geowidth.run", 1
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to spend the budget: a schedule, perhaps changed by a control, made from the reference's work or not."""
+
+    schedule: str
+    control: str | None = None
+    needs_work: bool = False
+
+
+# The arms a run can compare. Those that need no work profile train first, beside the reference.
+ARMS = {
+    "uniform": Arm("uniform"),
+    "cosine": Arm("cosine"),
+    "geometry": Arm("geometry", needs_work=True),
+    "reversed": Arm("geometry", control="reversed", needs_work=True),
+    "permuted": Arm("geometry", control="permuted", needs_work=True),
+    "inverse": Arm("geometry", control="inverse", needs_work=True),
+    "reversed-cosine": Arm("cosine", control="reversed"),
+}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything a run does. `resolve` makes one with the preset's defaults filled in and every name checked."""
+
+    preset: str
+    corpus: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    tokens: int
+    geometry: str
+    statistic: str
+
+    @property
+    def reference(self):
+        """Folder of the model that is measured, seen from the run folder."""
+        return arm_folder("uniform", self.seeds[0])
+
+    def to_json(self):
+        return {"kind": KIND, "schema": SCHEMA, "settings": {**asdict(self), "reference": self.reference}}
+
+
+def add_arguments(parser):
+    parser.add_argument("--preset", default="nano", help="model size and training settings")
+    parser.add_argument("--out", metavar="DIR", help="run folder (default: runs/PRESET)")
+    parser.add_argument("--corpus", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
+    parser.add_argument("--arms", nargs="+", metavar="ARM", help=f"of {' '.join(ARMS)} (default: the preset's)")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="S", help="paired seeds (default: the preset's)")
+    parser.add_argument("--steps", type=int, help="training steps of every arm (default: the preset's)")
+    parser.add_argument("--tokens", type=int, help="tokens in the measured cloud (default: the preset's)")
+    parser.add_argument(
+        "--geometry", default="hyperbolic", help="of the signal to allocate by: raw spherical hyperbolic"
+    )
+    parser.add_argument("--statistic", default="topology", help="the signal to allocate by: shift gw topology")
+    parser.add_argument("--processes", type=int, help="trainings side by side (default: one a core)")
+
+
+def run(arguments):
+    given = {name: value for name, value in vars(arguments).items() if name not in ("out", "processes")}
+    folder = Path(arguments.out or f"runs/{arguments.preset}")
+    page = run_chain(resolve(**given), folder, processes=arguments.processes)
+    print(f"report: {page}")
+
+
+def resolve(
+    preset="nano",
+    corpus="stdlib",
+    arms=None,
+    seeds=None,
+    steps=None,
+    tokens=None,
+    geometry="hyperbolic",
+    statistic="topology",
+):
+    """A RunPlan with the preset's defaults filled in; raises UserError for anything that cannot run."""
+    from geowidth.geometry import GEOMETRIES
+    from geowidth.measure import STATISTICS
+    from geowidth.models.presets import preset_named
+
+    chosen = preset_named(preset)
+    arms = tuple(arms or chosen.run.arms)
+    for arm in arms:
+        choose("arm", arm, list(ARMS))
+    if "uniform" not in arms:
+        raise UserError(f"arms are {' '.join(arms)}; uniform must be among them: it is the reference")
+    seeds = tuple(chosen.run.seeds if seeds is None else seeds)
+    for what, values in (("arms", arms), ("seeds", seeds)):
+        if len(set(values)) != len(values):
+            raise UserError(f"{what} are {' '.join(map(str, values))}; each may stand there once")
+    if any(seed < 0 for seed in seeds):
+        raise UserError(f"seeds are {' '.join(map(str, seeds))}; allowed: whole numbers from 0 up")
+    steps = chosen.training.steps if steps is None else steps
+    tokens = chosen.run.measured_tokens if tokens is None else tokens
+    if steps < 1 or tokens < 4:
+        raise UserError(f"steps is {steps} and tokens is {tokens}; at least 1 step and 4 tokens are needed")
+    choose("geometry", geometry, list(GEOMETRIES))
+    choose("statistic", statistic, list(STATISTICS))
+    return RunPlan(chosen.name, str(corpus), arms, seeds, steps, tokens, geometry, statistic)
+
+
+def run_chain(plan, folder, *, processes=None):
+    """Do everything `plan` says that is not done yet in `folder`; returns the path of report.html."""
+    from geowidth.report import table, write_report
+    from geowidth.train.compare import COMPARISON_FILE, compare_folders
+
+    folder = Path(folder)
+    begin(plan, folder)
+    started = time.monotonic()
+    early = [arm for arm in plan.arms if not ARMS[arm].needs_work]
+    late = [arm for arm in plan.arms if ARMS[arm].needs_work]
+    stages = 5 if late else 4
+    say(f"[1/{stages}] train {', '.join(early)}: {len(early) * len(plan.seeds)} models of {plan.steps} steps")
+    train_arms(plan, folder, early, processes)
+    say(f"[2/{stages}] measure {plan.reference}: nine signals of every FFN on {plan.tokens} held-out tokens")
+    measure_reference(plan, folder)
+    if late:
+        say(f"[3/{stages}] allocate by {plan.statistic} x {plan.geometry}, then train {', '.join(late)}")
+        train_arms(plan, folder, late, processes)
+    say(f"[{stages - 1}/{stages}] compare seed by seed")
+    record = compare_folders([folder / arm_folder(arm, seed) for arm in plan.arms for seed in plan.seeds])
+    records.write_json(folder / COMPARISON_FILE, record)
+    say(f"[{stages}/{stages}] report")
+    page = write_report(folder)
+    say(f"done in {duration(time.monotonic() - started)}")
+    print(table(record))
+    return page
+
+
+def begin(plan, folder):
+    """Make the run folder, or check that it belongs to the same plan."""
+    path = folder / "settings.json"
+    records.check_writable(path)
+    record = plan.to_json()
+    if path.exists():
+        found = records.read_json(path, KIND, SCHEMA)["settings"]
+        wanted = records.loads(records.dumps(record))["settings"]
+        differ = [name for name in wanted if found.get(name) != wanted[name]]
+        if differ:
+            name = differ[0]
+            raise UserError(
+                f"{folder} holds a run with {name} {found.get(name)!r}, not {wanted[name]!r}; "
+                "name another folder with --out, or ask for the same settings to go on"
+            )
+    else:
+        records.write_json(path, {**record, "environment": records.environment()})
+
+
+def arm_folder(arm, seed):
+    """Training folder of one arm and seed, seen from the run folder."""
+    return f"arms/{arm}/seed-{seed}"
+
+
+def train_arms(plan, folder, arms, processes):
+    """Write the schedules of `arms` and train every seed of them; finished trainings are left as they are."""
+    from geowidth.train import TrainJob, train_many
+
+    jobs = []
+    for seed in plan.seeds:  # seed by seed, so that an interrupted run has whole pairs
+        for arm in arms:
+            widths = schedule_of(plan, folder, arm).widths
+            out = folder / arm_folder(arm, seed)
+            jobs.append(TrainJob(out, widths, seed, arm, plan.preset, plan.steps, plan.corpus))
+    train_many(jobs, processes, label="train")
+
+
+def schedule_of(plan, folder, arm):
+    """The schedule of one arm: read from the run folder, or made and written there."""
+    from geowidth.allocate import Schedule, allocate
+    from geowidth.models.presets import preset_named
+
+    path = folder / "schedules" / f"{arm}.json"
+    if path.exists():
+        return Schedule.read(path)
+    preset, rule = preset_named(plan.preset), ARMS[arm]
+    options = {"geometry": plan.geometry, "statistic": plan.statistic} if rule.schedule == "geometry" else {}
+    schedule = allocate(
+        rule.schedule,
+        control=rule.control,
+        base_width=preset.base_width,
+        layers=preset.model.layers,
+        model_dimension=preset.model.dimension,
+        projections=3,
+        quantum=preset.run.multiple,
+        work=folder / "work.json" if rule.needs_work else None,
+        **options,
+    )
+    schedule.write(path)
+    return schedule
+
+
+def measure_reference(plan, folder):
+    """Measure the uniform model of the first seed, unless that is done."""
+    from geowidth.measure import measure
+
+    path = folder / "work.json"
+    if not path.exists():
+        measure(folder / plan.reference, corpus=plan.corpus, tokens=plan.tokens, out=path)
+
+
+def say(line):
+    """A line about progress, on standard error like the bars."""
+    print(line, file=sys.stderr, flush=True)

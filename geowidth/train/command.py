@@ -1,0 +1,69 @@
+"""Train one transformer with the FFN widths of a schedule.
+
+Reads   a preset (model and training settings), a schedule file written by `geowidth allocate` (without one, all layers
+        get the preset's base width), and the corpus.
+Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, loss, tokens, seconds),
+        model.safetensors with model.json, and last result.json.
+
+Ctrl-C keeps a state in the folder; the same command goes on from it and ends with the same bits as an uninterrupted
+run. Losses are in nats per byte.
+"""
+
+import math
+
+from geowidth import records
+from geowidth.errors import UserError
+from geowidth.models.presets import PRESETS
+
+OPTIONS = ("steps", "batch", "microbatch", "learning_rate", "threads")
+
+
+def add_arguments(parser):
+    parser.add_argument("--preset", default="nano", help=f"model and training settings: {', '.join(PRESETS)}")
+    parser.add_argument("--schedule", metavar="FILE", help="schedule.json whose widths the model gets")
+    parser.add_argument("--seed", type=int, default=0, help="decides initial values and data order")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the run; made if it does not exist")
+    parser.add_argument("--corpus", default="stdlib", help="stdlib, a text file, a folder, or a .jsonl file")
+    parser.add_argument("--arm", help="name under which the run is compared (default: the schedule's name)")
+    parser.add_argument("--steps", type=int, help="optimiser steps (default: the preset's)")
+    parser.add_argument("--batch", type=int, help="sequences per step (default: the preset's)")
+    parser.add_argument("--microbatch", type=int, help="sequences in memory at once; same gradient, less memory")
+    parser.add_argument("--learning-rate", type=float, help="peak learning rate (default: the preset's)")
+    parser.add_argument("--threads", type=int, help="torch threads (default: the preset's); another number, other bits")
+
+
+def run(arguments):
+    from geowidth.train import checkpoint
+    from geowidth.train.loop import train
+
+    widths, name = (None, None) if arguments.schedule is None else read_schedule(arguments.schedule)
+    done = checkpoint.read_result(arguments.out) is not None
+    result = train(
+        arguments.preset,
+        widths,
+        arguments.seed,
+        arguments.out,
+        arm=arguments.arm or name,
+        corpus=arguments.corpus,
+        **{option: getattr(arguments, option) for option in OPTIONS},
+    )
+    print(f"{arguments.out} {'was finished before' if done else 'is finished'}: {sentence(result)}")
+
+
+def read_schedule(path):
+    """(widths, name) of a schedule file."""
+    record = records.read_json(path, "geowidth.schedule", 1)
+    widths = record.get("widths")
+    if not isinstance(widths, list) or not widths:
+        raise UserError(f"{path} has widths {widths!r}; needed: a list with one whole number per layer")
+    return widths, record.get("name")
+
+
+def sentence(result):
+    """Loss, size and cost of a result in one line."""
+    speed = result["tokens"] / max(result["seconds"], 1e-9)
+    return (
+        f"validation loss {result['loss']:.4f} nats ({result['loss'] / math.log(2):.4f} bits per byte), "
+        f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s, "
+        f"{speed:,.0f} tokens/s"
+    )

@@ -1,0 +1,163 @@
+"""Compare trained arms seed by seed: paired statistics, costs, and a plain sentence of what may be concluded.
+
+Reads   a run folder (RUN/arms/ARM/seed-S) or single training folders; each must be finished (result.json).
+Writes  comparison.json (into the run folder, or to --out) and prints a table.
+
+Arms are compared only on equal terms: same seeds, tokens, corpus, training settings and model except for the widths,
+and no arm with more parameters than the baseline. Anything else is refused.
+"""
+
+from pathlib import Path
+
+from geowidth import records
+from geowidth.errors import UserError
+from geowidth.train import checkpoint
+from geowidth.train.evidence import compare_arms
+
+COMPARISON_FILE = "comparison.json"
+COSTS = ("parameters", "tokens", "flops")
+
+
+def add_arguments(parser):
+    parser.add_argument("folders", metavar="DIR", nargs="+", help="one run folder, or several training folders")
+    parser.add_argument("--baseline", default="uniform", help="arm that the others are held against")
+    parser.add_argument("--effect", type=float, default=0.01, help="difference in nats to count the needed seeds for")
+    parser.add_argument("--power", type=float, default=0.8, help="probability with which it should be seen")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the t intervals")
+    parser.add_argument("--out", metavar="FILE", help=f"default: {COMPARISON_FILE} in the run folder, or here")
+
+
+def run(arguments):
+    first = Path(arguments.folders[0])
+    alone = len(arguments.folders) == 1 and (first / "arms").is_dir()
+    out = Path(arguments.out) if arguments.out else (first / COMPARISON_FILE if alone else Path(COMPARISON_FILE))
+    records.check_writable(out)
+    options = {name: getattr(arguments, name) for name in ("baseline", "effect", "power", "confidence")}
+    record = compare_folders(arguments.folders, **options)
+    records.write_json(out, record)
+    print(table(record))
+    print(record["sentence"])
+    print(out)
+
+
+def compare_folders(folders, *, baseline="uniform", confidence=0.95, effect=0.01, power=0.8):
+    """The comparison record (the content of comparison.json) of a run folder or of training folders.
+
+    folders: one path or several. Raises UserError for unfinished folders and arms that are not on equal terms.
+    """
+    folders = [folders] if isinstance(folders, (str, Path)) else folders
+    results = [read_finished(folder) for folder in training_folders(folders)]
+    arms = group(results, baseline)
+    check_equal_terms(arms, baseline)
+    losses = {arm: {seed: result["loss"] for seed, result in by_seed.items()} for arm, by_seed in arms.items()}
+    options = {"confidence": confidence, "effect": effect, "power": power}
+    comparison = compare_arms(losses, baseline, **options)
+    settings = {"unit": "nats per token of the validation set", "corpus": results[0]["corpus"], **options}
+    settings |= {name: results[0][name] for name in ("training", "evaluation_tokens", "preset")}
+    facts = {arm: costs(by_seed) for arm, by_seed in arms.items()}
+    return comparison.to_json(facts) | {"settings": settings, "environment": records.environment()}
+
+
+def training_folders(folders):
+    """All training folders that `folders` (run folders or training folders) name, sorted within a run folder."""
+    found = []
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise UserError(f"folder {folder} does not exist; name a run folder or training folders")
+        inside = sorted((folder / "arms").glob("*/seed-*"))
+        if not inside and not (folder / checkpoint.CONFIG_FILE).is_file():
+            raise UserError(f"{folder} is neither a run folder (with arms/ARM/seed-S) nor a training folder")
+        found += inside or [folder]
+    return found
+
+
+def read_finished(folder):
+    """result.json of a training folder; a UserError if the training is not finished."""
+    result = checkpoint.read_result(folder)
+    if result is None:
+        raise UserError(f"training in {folder} is not finished; run its command again to finish it")
+    return result | {"folder": str(folder)}
+
+
+def group(results, baseline):
+    """{arm: {seed: result}} with the baseline first."""
+    arms = {}
+    for result in results:
+        by_seed = arms.setdefault(result["arm"], {})
+        if result["seed"] in by_seed:
+            twin = by_seed[result["seed"]]["folder"]
+            raise UserError(
+                f"{result['folder']} and {twin} are both arm {result['arm']} seed {result['seed']}; name one of them"
+            )
+        by_seed[result["seed"]] = result
+    if baseline not in arms:
+        raise UserError(f"baseline is {baseline!r}; allowed: {', '.join(arms)} (see --baseline)")
+    return {arm: dict(sorted(arms[arm].items())) for arm in sorted(arms, key=lambda arm: arm != baseline)}
+
+
+def check_equal_terms(arms, baseline):
+    """Raise a UserError that names the first thing in which the results of `arms` differ but may not."""
+    reference = next(iter(arms[baseline].values()))
+    wanted = terms(reference)
+    for arm, by_seed in arms.items():
+        if set(by_seed) != set(arms[baseline]):
+            raise UserError(
+                f"arm {arm} has seeds {list(by_seed)}, {baseline} has {list(arms[baseline])}; train the same in both"
+            )
+        widths = next(iter(by_seed.values()))["widths"]
+        for result in by_seed.values():
+            if result["widths"] != widths:
+                raise UserError(f"arm {arm} has different widths in {result['folder']}; an arm is one list of widths")
+            for name, value in terms(result).items():
+                if value != wanted[name]:
+                    raise UserError(
+                        f"not comparable: {name} is {value} in {result['folder']} but {wanted[name]} in "
+                        f"{reference['folder']}; train both with the same"
+                    )
+            if result["parameters"] > reference["parameters"]:
+                raise UserError(
+                    f"not comparable: {result['folder']} has {result['parameters']:,} parameters, above the budget of "
+                    f"{reference['parameters']:,} that {baseline} has; give arm {arm} smaller widths"
+                )
+
+
+def terms(result):
+    """What must be equal in all results, by name."""
+    shape = {f"model {name}": value for name, value in result["model"].items() if name != "widths"}
+    training = {f"training {name}": value for name, value in result["training"].items()}
+    return {
+        "tokens": result["tokens"],
+        "corpus digest": result["corpus"]["digest"],
+        "evaluation_tokens": result["evaluation_tokens"],
+        **shape,
+        **training,
+    }
+
+
+def costs(by_seed):
+    """What stands beside an arm's losses."""
+    results = list(by_seed.values())
+    facts = {"widths": results[0]["widths"]} | {name: results[0][name] for name in COSTS}
+    return facts | {"seconds": sum(result["seconds"] for result in results) / len(results)}
+
+
+def table(record):
+    """The comparison record as text, one arm a line."""
+    head = ["arm", "parameters", "tokens", "seconds", "loss", "by seed", "difference", "interval", "sign-flip p"]
+    rows = [head]
+    for arm in record["arms"]:
+        difference = arm["difference"]
+        row = [arm["arm"], f"{arm['parameters']:,}", f"{arm['tokens']:,}", f"{arm['seconds']:.0f}"]
+        row += [f"{arm['mean_loss']:.4f}", " ".join(f"{loss:.4f}" for loss in arm["losses"].values())]
+        if difference is None:
+            row += ["baseline", "", ""]
+        else:
+            error, interval = difference["standard_error"], difference["interval"]
+            row.append(f"{difference['mean']:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
+            row.append("" if interval is None else f"{interval[0]:+.4f} to {interval[1]:+.4f}")
+            row.append(f"{difference['sign_flip_p']:.3g}")
+        rows.append(row)
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows
+    )

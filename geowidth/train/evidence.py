@@ -1,0 +1,260 @@
+"""What paired seeds say: differences, their uncertainty, and how many seeds would be needed.
+
+For an arm and a baseline trained from the same seeds, the differences loss(arm) - loss(baseline) are judged by
+
+- their mean, standard error (sd / sqrt(n)) and Student t interval, which takes them as a normal sample;
+- the exact sign-flip test, which takes them only as symmetric about 0 when the arms are alike: p is the share of the
+  2^n ways to flip their signs whose mean is at least as far from 0. With n seeds it cannot be below 2 / 2^n;
+- the number of seeds with which a two-sided t test at level 1 - confidence would see a stated difference with a stated
+  power, if the spread stays as it is (noncentral t).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from geowidth.errors import UserError, choose
+
+KIND, SCHEMA = "geowidth.comparison", 1
+EXACT_SEEDS = 24  # 2^24 sign flips take about a second; beyond, flips are sampled
+MOST_SEEDS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Arm minus baseline over paired seeds. Fields are None where too few seeds leave them undefined.
+
+    mean, standard_error: nats. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided; exact unless
+    `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power, seeds_needed: seeds with
+    which a true difference of `effect` nats would be seen with probability `power`.
+    """
+
+    mean: float
+    standard_error: float | None
+    interval: tuple[float, float] | None
+    confidence: float
+    sign_flip_p: float
+    sign_flip_exact: bool
+    seeds: int
+    effect: float
+    power: float
+    seeds_needed: int | None
+
+    @property
+    def smallest_p(self):
+        return min(1.0, 2.0 ** (1 - self.seeds))
+
+    def to_json(self):
+        return {
+            "mean": self.mean,
+            "standard_error": self.standard_error,
+            "interval": None if self.interval is None else list(self.interval),
+            "confidence": self.confidence,
+            "sign_flip_p": self.sign_flip_p,
+            "sign_flip_exact": self.sign_flip_exact,
+            "smallest_sign_flip_p": self.smallest_p,
+            "seeds": self.seeds,
+            "seeds_for_power": {"effect": self.effect, "power": self.power, "seeds": self.seeds_needed},
+        }
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm: losses by seed, and its Difference from the baseline (None for the baseline itself)."""
+
+    name: str
+    losses: dict[int, float]
+    difference: Difference | None
+
+    @property
+    def mean_loss(self):
+        return math.fsum(self.losses.values()) / len(self.losses)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All arms against one baseline, with one plain sentence for each and one over all."""
+
+    baseline: str
+    arms: tuple[Arm, ...]
+
+    def arm(self, name):
+        """The Arm called `name`."""
+        return {arm.name: arm for arm in self.arms}[choose("arm", name, [arm.name for arm in self.arms])]
+
+    @property
+    def sentence(self):
+        """What may and may not be concluded, in plain words."""
+        others = [arm for arm in self.arms if arm.difference is not None]
+        if not others:
+            return f"Only {self.baseline} was trained: there is nothing to compare."
+        return " ".join([*(arm_sentence(arm, self.baseline) for arm in others), overall_sentence(others)])
+
+    def to_json(self, facts=None):
+        """The comparison record; facts: for each arm what stands beside its losses (widths, parameters, tokens ...)."""
+        arms = [
+            {
+                "arm": arm.name,
+                **(facts or {}).get(arm.name, {}),
+                "losses": arm.losses,
+                "mean_loss": arm.mean_loss,
+                "difference": None if arm.difference is None else arm.difference.to_json(),
+                "sentence": None if arm.difference is None else arm_sentence(arm, self.baseline),
+            }
+            for arm in self.arms
+        ]
+        return {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "baseline": self.baseline,
+            "arms": arms,
+            "sentence": self.sentence,
+        }
+
+
+def compare_arms(losses, baseline="uniform", *, confidence=0.95, effect=0.01, power=0.8):
+    """Comparison of `losses` {arm: {seed: loss in nats}} with `baseline`; every arm needs the same seeds.
+
+    effect, power: for the number of seeds needed. Raises UserError for unpaired seeds and values that are not finite.
+    """
+    choose("baseline", baseline, list(losses))
+    for name, value in (("confidence", confidence), ("power", power)):
+        if not 0 < value < 1:
+            raise UserError(f"{name} is {value!r}; allowed: numbers between 0 and 1")
+    if not 0 < effect < math.inf:
+        raise UserError(f"effect is {effect!r}; allowed: positive numbers of nats")
+    seeds = sorted(losses[baseline])
+    for arm, values in losses.items():
+        if sorted(values) != seeds or not seeds:
+            raise UserError(
+                f"arm {arm} has seeds {sorted(values)}, {baseline} has {seeds}; train the same seeds in both"
+            )
+        bad = next((seed for seed in seeds if not math.isfinite(values[seed])), None)
+        if bad is not None:
+            raise UserError(f"arm {arm} seed {bad} has loss {values[bad]!r}; a finite loss is needed")
+    arms = []
+    for arm, values in losses.items():
+        pairs = [values[seed] - losses[baseline][seed] for seed in seeds]
+        judged = None if arm == baseline else paired_difference(pairs, confidence, effect, power)
+        arms.append(Arm(arm, {seed: values[seed] for seed in seeds}, judged))
+    return Comparison(baseline, tuple(arms))
+
+
+def paired_difference(differences, confidence=0.95, effect=0.01, power=0.8):
+    """The Difference of a sequence of paired differences (n,), n at least 1."""
+    from scipy import stats
+
+    values = np.asarray(differences, np.float64)
+    n, mean = len(values), math.fsum(differences) / len(differences)
+    error = interval = needed = None
+    if n > 1:
+        spread = math.sqrt(math.fsum((v - mean) ** 2 for v in differences) / (n - 1))
+        error = spread / math.sqrt(n)
+        reach = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
+        interval = (mean - reach, mean + reach)
+        needed = seeds_for_power(spread, effect, power, confidence)
+    p = sign_flip_p(values)
+    return Difference(mean, error, interval, confidence, p, n <= EXACT_SEEDS, n, effect, power, needed)
+
+
+def sign_flip_p(differences, samples=1 << 20, seed=0):
+    """Two-sided sign-flip p-value of paired differences (n,): exact up to EXACT_SEEDS, sampled beyond.
+
+    Sums within rounding of the observed one count as equal to it, so ties do not hang on the order of addition.
+    """
+    values = np.asarray(differences, np.float64)
+    observed, slack = abs(values.sum()), 1e-12 * np.abs(values).sum()
+    if len(values) <= EXACT_SEEDS:
+        sums = np.zeros(1)
+        for value in values[1:]:  # the first sign stays: a flip of all signs has the same absolute sum
+            sums = np.concatenate((sums + value, sums - value))
+        return float(np.mean(np.abs(sums + values[0]) >= observed - slack))
+    generator, hits, chunk = np.random.default_rng(seed), 0, 1 << 14
+    for _ in range(0, samples, chunk):
+        signs = generator.integers(0, 2, (chunk, len(values))) * 2 - 1
+        hits += int(np.count_nonzero(np.abs(signs @ values) >= observed - slack))
+    return (hits + 1) / (samples + 1)
+
+
+def t_power(n, spread, effect, confidence=0.95):
+    """Probability that a two-sided t test of n differences with standard deviation `spread` sees a mean of `effect`."""
+    from scipy import stats
+
+    if spread == 0:
+        return 1.0
+    critical = stats.t.ppf((1 + confidence) / 2, n - 1)
+    shift = effect / spread * math.sqrt(n)
+    if shift > 37:  # nct underflows there, and nothing is missed
+        return 1.0
+    return float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
+
+
+def seeds_for_power(spread, effect, power=0.8, confidence=0.95):
+    """Fewest seeds with t_power of at least `power`; None if a million would not do."""
+    low, high = 1, 2
+    while t_power(high, spread, effect, confidence) < power:
+        low, high = high, high * 2
+        if high > MOST_SEEDS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if t_power(middle, spread, effect, confidence) < power:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def arm_sentence(arm, baseline):
+    """One arm's difference in plain words."""
+    d = arm.difference
+    side = "below" if d.mean < 0 else "above"
+    start = (
+        f"{arm.name}: {abs(d.mean):.4f} nats {side} {baseline} on average" if d.mean else f"{arm.name}: no difference"
+    )
+    if d.interval is None:
+        return f"{start} (1 seed): one seed has no spread, so nothing can be said about chance."
+    low, high = d.interval
+    start += (
+        f" ({d.seeds} seeds, {d.confidence:.0%} interval {low:+.4f} to {high:+.4f}, sign-flip p {d.sign_flip_p:.3g}"
+    )
+    start += ")" if d.sign_flip_exact else ", sampled)"
+    level = 1 - d.confidence
+    apart = low > 0 or high < 0
+    if not apart:
+        needed = "more than a million" if d.seeds_needed is None else f"about {d.seeds_needed:,}"
+        return (
+            f"{start}: no difference from {baseline} is seen at this size; "
+            f"a true one of {d.effect:g} nats would take {needed} seeds to be seen {d.power:.0%} of the time."
+        )
+    if d.sign_flip_p <= level:
+        return f"{start}: the loss is {'lower' if d.mean < 0 else 'higher'} than {baseline}'s by both tests."
+    if d.smallest_p > level:
+        return (
+            f"{start}: the interval leaves out 0, but with {d.seeds} seeds the sign-flip p cannot go below "
+            f"{d.smallest_p:g}, so this rests on the differences being normal."
+        )
+    return f"{start}: the interval leaves out 0, the sign-flip test does not agree."
+
+
+def overall_sentence(arms):
+    """What holds for all arms together."""
+    apart = [
+        a.name for a in arms if a.difference.interval and (a.difference.interval[0] > 0 or a.difference.interval[1] < 0)
+    ]
+    seeds = arms[0].difference.seeds
+    words = []
+    if seeds > 1 and not apart:
+        words.append("No arm can be told from the baseline at this size.")
+    level, smallest = 1 - arms[0].difference.confidence, arms[0].difference.smallest_p
+    if seeds > 1 and smallest > level:
+        enough = math.ceil(1 - math.log2(level))
+        words.append(
+            f"With {seeds} seeds the smallest possible two-sided sign-flip p is {smallest:g}; "
+            f"{enough} seeds are the fewest that could reach {level:.2g}."
+        )
+    if len(arms) > 1 and apart:
+        words.append(f"{len(arms)} arms were compared, and no interval is corrected for that.")
+    words.append("This holds for this model size, corpus and number of tokens only.")
+    return " ".join(words)

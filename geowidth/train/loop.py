@@ -1,0 +1,325 @@
+"""The training loop: AdamW, warm-up and cosine, clipping, and a data order that only the seed decides.
+
+Two runs with the same settings, seed, corpus and machine give the same bits, interrupted or not. Runs that differ only
+in widths see the same batches in the same order and start from the same values (geowidth.models.transformer).
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from geowidth import records
+from geowidth.errors import UserError
+from geowidth.models.presets import preset_named
+from geowidth.models.storage import save_model
+from geowidth.models.transformer import TaperedTransformer, training_flops, whole
+from geowidth.progress import Progress
+from geowidth.train import checkpoint
+from geowidth.train.corpus import gather, load_corpus, windows
+
+IGNORED = -100  # target of a position that is no token
+SAVE_SECONDS = 10.0
+load_corpus_once = lru_cache(maxsize=1)(load_corpus)
+
+
+def train(
+    preset="nano",
+    widths=None,
+    seed=0,
+    out=None,
+    *,
+    steps=None,
+    arm=None,
+    corpus="stdlib",
+    watch=None,
+    stop=None,
+    save_seconds=SAVE_SECONDS,
+    **changes,
+):
+    """Train one model in folder `out` and return its result (the content of result.json).
+
+    preset: name or Preset. widths: one FFN width per layer (None: the preset's uniform ones). steps and `changes`:
+    training settings other than the preset's. arm: name under which the result is compared (default: "uniform" for
+    equal widths, else "custom"). corpus: see load_corpus. watch(step, loss, tokens_per_second) is called after every
+    step (None: a progress bar is shown). stop(): asked after every step; when true the state is saved and
+    KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between states.
+
+    A finished folder is returned as it is; an unfinished one goes on from its last state, with the same bits as an
+    uninterrupted run. Raises UserError for bad settings and for a folder begun with others.
+    """
+    run = plan(preset, widths, seed, out, steps=steps, arm=arm, corpus=corpus, **changes)
+    with checkpoint.held(run.folder), torch_threads(run.settings.threads), interrupts(stop) as interrupted:
+        checkpoint.begin(run.folder, run.config())
+        done = checkpoint.read_result(run.folder)
+        if done is not None:
+            return done
+        if watch is not None:
+            return Trainer(run, save_seconds).finish(watch, interrupted)
+        with Progress(run.settings.steps, f"train {run.arm} seed {run.seed}") as bar:
+            trainer = Trainer(run, save_seconds)
+            bar.resume_at(trainer.step)
+            return trainer.finish(lambda _, loss, speed: bar.step(text=describe(loss, speed)), interrupted)
+
+
+def describe(loss, speed):
+    """'loss 2.345, 9,876 tokens/s'"""
+    return f"loss {loss:.3f}, {speed:,.0f} tokens/s"
+
+
+class Plan:
+    """One training, fully decided and checked: folder, arm, model config, settings, seed, corpus."""
+
+    def __init__(self, preset, folder, arm, model, settings, seed, corpus):
+        self.preset, self.folder, self.arm, self.model = preset, folder, arm, model
+        self.settings, self.seed, self.corpus = settings, seed, corpus
+
+    def config(self):
+        """The content of config.json."""
+        return {
+            "kind": checkpoint.CONFIG_KIND,
+            "schema": checkpoint.SCHEMA,
+            "preset": self.preset,
+            "arm": self.arm,
+            "seed": self.seed,
+            "model": self.model.to_json(),
+            "training": self.settings.to_json(),
+            "corpus": self.corpus.to_json(),
+            "environment": records.environment(),
+        }
+
+
+def plan(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **changes):
+    """The checked Plan of `train`'s arguments; raises UserError before any work is done."""
+    preset = preset_named(preset)
+    if out is None:
+        raise UserError("no folder was named for the run; give one (out=, or --out on the command line)")
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"cannot train in {folder}: it is a file; name a folder")
+    records.check_writable(folder / checkpoint.RESULT_FILE)
+    model = preset.with_widths(widths)
+    settings = preset.with_training(steps=steps, **changes)
+    seed = whole("seed", seed, 0)
+    text = load_corpus_once(str(corpus))
+    for name in ("train", "validation"):
+        windows(text.split(name), model.context, 1)
+    if arm is None:
+        arm = "uniform" if len(set(model.widths)) == 1 else "custom"
+    return Plan(preset.name, folder, str(arm), model, settings, seed, text)
+
+
+class Trainer:
+    """A model under training, resumed from its folder if a state is there."""
+
+    def __init__(self, run, save_seconds):
+        self.run, self.settings, self.save_seconds = run, run.settings, save_seconds
+        self.model = TaperedTransformer(run.model, run.seed)
+        self.optimizer = adamw(self.model, self.settings)
+        self.data = DataOrder(run.corpus.train, run.model.context, self.settings.batch, run.seed)
+        self.held_out = windows(run.corpus.validation, run.model.context, self.settings.evaluation_windows)
+        progress = checkpoint.load_state(run.folder, self.model, self.optimizer)
+        self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
+        if progress is not None:
+            self.step, self.tokens, self.seconds, self.best = (
+                progress[key] for key in ("step", "tokens", "seconds", "best")
+            )
+        self.final = None
+
+    def finish(self, watch, interrupted):
+        """Train to the last step and write model and result; returns the result."""
+        metrics = checkpoint.Metrics(self.run.folder, self.step)
+        try:
+            self.train_steps(metrics, watch, interrupted)
+        finally:
+            metrics.close()
+        save_model(self.model, self.run.folder)
+        result = self.result()
+        records.write_json(self.run.folder / checkpoint.RESULT_FILE, result)
+        (self.run.folder / checkpoint.STATE_FILE).unlink(missing_ok=True)
+        return result
+
+    def train_steps(self, metrics, watch, interrupted):
+        due = evaluation_steps(self.settings)
+        saved = start = time.monotonic()
+        before, tokens_before = self.seconds, self.tokens
+        while self.step < self.settings.steps:
+            loss, rate = self.one_step()
+            self.seconds = before + time.monotonic() - start
+            line = {"tokens": self.tokens, "seconds": round(self.seconds, 3)}
+            metrics.write(step=self.step, split="train", loss=loss, **line, learning_rate=rate)
+            if self.step in due:
+                value = mean_loss(self.model, self.held_out, self.settings.microbatch)
+                self.final, self.best = value, min(self.best, value)
+                self.seconds = before + time.monotonic() - start
+                line["seconds"] = round(self.seconds, 3)
+                metrics.write(step=self.step, split="validation", loss=value, **line)
+            watch(self.step, loss, (self.tokens - tokens_before) / max(self.seconds - before, 1e-9))
+            stopping = interrupted()
+            if self.step < self.settings.steps and (stopping or time.monotonic() - saved >= self.save_seconds):
+                self.save(metrics)
+                saved = time.monotonic()
+            if stopping and self.step < self.settings.steps:
+                raise KeyboardInterrupt
+
+    def one_step(self):
+        """One optimiser step; returns (mean loss of the batch in nats, learning rate)."""
+        rate = learning_rate(self.settings, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = self.data.batch(self.step)
+        self.optimizer.zero_grad()
+        loss = accumulate_gradients(self.model, batch[:, :-1], batch[:, 1:], self.settings.microbatch)
+        if not math.isfinite(loss):
+            raise UserError(f"the loss became {loss} at step {self.step + 1}; lower the learning rate ({rate:.2g})")
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        self.optimizer.step()
+        self.step += 1
+        self.tokens += batch.shape[0] * (batch.shape[1] - 1)
+        return loss, rate
+
+    def save(self, metrics):
+        metrics.sync()
+        progress = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": self.best}
+        checkpoint.save_state(self.run.folder, self.model, self.optimizer, progress)
+
+    def result(self):
+        """The content of result.json."""
+        return {
+            "kind": checkpoint.RESULT_KIND,
+            "schema": checkpoint.SCHEMA,
+            "arm": self.run.arm,
+            "seed": self.run.seed,
+            "widths": list(self.run.model.widths),
+            "loss": self.final,
+            "best_loss": self.best,
+            "bits_per_byte": self.final / math.log(2),
+            "parameters": self.model.parameter_count(),
+            "steps": self.step,
+            "tokens": self.tokens,
+            "flops": training_flops(self.run.model, self.tokens),
+            "seconds": round(self.seconds, 3),
+            "evaluation_tokens": self.held_out[:, 1:].numel(),
+            "corpus": self.run.corpus.to_json(),
+            "preset": self.run.preset,
+            "model": self.run.model.to_json(),
+            "training": self.settings.to_json(),
+            "environment": records.environment(),
+        }
+
+
+class DataOrder:
+    """Which windows of a uint8 stream make up the batch of each step.
+
+    Non-overlapping windows in an order shuffled anew for every pass from (seed, pass), so a step's batch depends on the
+    seed and the step alone.
+    """
+
+    def __init__(self, stream, length, batch, seed):
+        self.stream, self.length, self.size, self.seed = stream, length, batch, seed
+        self.windows = (stream.numel() - 1) // length
+        self.orders = {}
+
+    def batch(self, step):
+        """The windows (batch, length + 1) int64 of step `step`, counted from 0."""
+        numbers = range(step * self.size, (step + 1) * self.size)
+        picked = [self.order(n // self.windows)[n % self.windows] for n in numbers]
+        return gather(self.stream, torch.tensor(picked) * self.length, self.length)
+
+    def order(self, epoch):
+        if epoch not in self.orders:
+            self.orders = {epoch: np.random.default_rng([self.seed, epoch]).permutation(self.windows)}
+        return self.orders[epoch]
+
+
+def adamw(model, settings):
+    """AdamW with decoupled decay on matrices only: norm gains are not decayed."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    betas = (settings.beta1, settings.beta2)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
+
+
+def learning_rate(settings, step):
+    """Rate of step `step` (from 0): a linear rise, then half a cosine down to final_rate of the peak at the end."""
+    rise = max(1, round(settings.warmup * settings.steps))
+    if step < rise:
+        return settings.learning_rate * (step + 1) / rise
+    share = (step + 1 - rise) / max(1, settings.steps - rise)
+    return settings.learning_rate * (
+        settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * share)) / 2
+    )
+
+
+def evaluation_steps(settings):
+    """The steps (counted from 1) after which the validation loss is taken."""
+    return {math.ceil(settings.steps * k / settings.evaluations) for k in range(1, settings.evaluations + 1)}
+
+
+def accumulate_gradients(model, tokens, targets, microbatch):
+    """Add the gradient of the mean loss per token to `.grad`, a few sequences at a time; returns that mean in nats.
+
+    tokens, targets: (batch, length) int64; positions whose target is IGNORED count as no token. Every microbatch is
+    weighted by its tokens, so the result does not depend on how the batch is cut (up to rounding); one without tokens
+    adds nothing.
+    """
+    count = int((targets != IGNORED).sum())
+    total = 0.0
+    for some, wanted in zip(tokens.split(microbatch), targets.split(microbatch), strict=True):
+        if count and bool((wanted != IGNORED).any()):
+            logits = model(some).flatten(0, 1)
+            loss = functional.cross_entropy(logits, wanted.flatten(), ignore_index=IGNORED, reduction="sum") / count
+            loss.backward()
+            total += loss.item()
+    return total
+
+
+@torch.no_grad()
+def mean_loss(model, batch, microbatch):
+    """Mean loss in nats per token of `model` on windows (n, length + 1) int64."""
+    total = 0.0
+    for some in batch.split(microbatch):
+        logits = model(some[:, :-1]).flatten(0, 1)
+        total += functional.cross_entropy(logits, some[:, 1:].flatten(), reduction="sum").item()
+    return total / batch[:, 1:].numel()
+
+
+@contextlib.contextmanager
+def torch_threads(count):
+    """Run with `count` torch threads, then go back to what it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def interrupts(stop):
+    """A function that says whether to stop: after Ctrl-C or once `stop()` is true.
+
+    Ctrl-C is held back until the step is whole, so that the saved state is; a second one stops at once.
+    """
+    caught = threading.Event()
+    ours = threading.current_thread() is threading.main_thread()
+
+    def handle(*_):
+        if caught.is_set():
+            raise KeyboardInterrupt
+        caught.set()
+
+    before = signal.signal(signal.SIGINT, handle) if ours else None
+    try:
+        yield lambda: caught.is_set() or bool(stop and stop())
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,215 @@
+"""Many trainings at once: worker processes of one torch thread each, one progress for all.
+
+With one thread a worker, a result's bits depend neither on the number of cores nor on how many workers run. Workers are
+plain processes (geowidth.train.worker) that read jobs from a pipe. When the parent ends, however it ends, the pipe
+closes, and every worker saves its state and stops after the step it is in.
+"""
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import geowidth
+from geowidth import records
+from geowidth.errors import UserError
+from geowidth.models.presets import Preset, preset_named
+from geowidth.models.transformer import whole
+from geowidth.progress import Progress
+from geowidth.train import checkpoint
+from geowidth.train.loop import SAVE_SECONDS, describe, plan
+
+STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """One training: the arguments of `geowidth.train.train`. changes: training settings other than the preset's."""
+
+    out: str | Path
+    widths: tuple[int, ...] | None = None
+    seed: int = 0
+    arm: str | None = None
+    preset: str | Preset = "nano"
+    steps: int | None = None
+    corpus: str | Path = "stdlib"
+    changes: dict = field(default_factory=dict)
+
+    def plan(self):
+        """The checked Plan; raises UserError."""
+        arguments = {name: getattr(self, name) for name in ("steps", "arm", "corpus")}
+        return plan(self.preset, self.widths, self.seed, self.out, **arguments, **self.changes)
+
+    def to_line(self, save_seconds):
+        """The job as the worker reads it."""
+        value = asdict(self) | {"preset": preset_named(self.preset).to_json(), "save_seconds": save_seconds}
+        value |= value.pop("changes")
+        value["out"], value["corpus"] = str(self.out), str(self.corpus)
+        return records.dumps(value) + "\n"
+
+
+def default_processes():
+    """Number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def train_many(jobs, processes=None, *, label="train", save_seconds=SAVE_SECONDS):
+    """Train all `jobs` (TrainJob), `processes` at a time, and return their results in the order of the jobs.
+
+    processes: worker processes (default: the cores this process may use). Finished jobs are skipped, begun ones go on
+    from their last state. Raises UserError for bad jobs before any work, and the error of a failing worker at once,
+    after stopping the others; Ctrl-C stops them all. In each case every job can be resumed.
+    """
+    jobs = list(jobs)
+    processes = whole("processes", default_processes() if processes is None else processes, 1)
+    plans = [job.plan() for job in jobs]
+    folders = [p.folder.resolve() for p in plans]
+    twice = next((f for f in folders if folders.count(f) > 1), None)
+    if twice is not None:
+        raise UserError(f"two jobs write to {twice}; give every job a folder of its own")
+    for p in plans:
+        checkpoint.begin(p.folder, p.config())
+    results = {i: checkpoint.read_result(p.folder) for i, p in enumerate(plans)}
+    waiting = deque(i for i, result in results.items() if result is None)
+    if waiting:
+        with Progress(sum(p.settings.steps for p in plans), label) as bar:
+            Crew(jobs, plans, bar, save_seconds).work(waiting, min(processes, len(waiting)), results)
+    return [results[i] for i in range(len(jobs))]
+
+
+class Crew:
+    """The workers of one `train_many` and what they are at."""
+
+    def __init__(self, jobs, plans, bar, save_seconds):
+        self.jobs, self.plans, self.bar, self.save_seconds = jobs, plans, bar, save_seconds
+        self.events = queue.Queue()
+        self.workers = []
+        self.steps = {}
+        self.news = {}
+
+    def work(self, waiting, processes, results):
+        """Hand out the jobs `waiting` and fill `results` until all are done."""
+        self.steps = {i: checkpoint.saved_step(p.folder) for i, p in enumerate(self.plans)}
+        self.steps |= {i: p.settings.steps for i, p in enumerate(self.plans) if results[i] is not None}
+        self.bar.resume_at(sum(self.steps.values()))
+        left = len(waiting)
+        try:
+            for _ in range(processes):
+                self.workers.append(Worker(self.events))
+                self.hand_out(self.workers[-1], waiting)
+            while left:
+                worker, event = self.events.get()
+                if event is None:
+                    self.blame(worker)
+                elif event["event"] == "step":
+                    self.count(worker, event)
+                elif event["event"] == "done":
+                    results[worker.job] = event["result"]
+                    left -= 1
+                    self.hand_out(worker, waiting)
+                else:
+                    raise (UserError if event["user"] else RuntimeError)(self.words(worker, event["message"]))
+        finally:
+            self.stop()
+
+    def hand_out(self, worker, waiting):
+        self.news.pop(worker, None)
+        worker.job = waiting.popleft() if waiting else None
+        if worker.job is not None:
+            worker.send(self.jobs[worker.job].to_line(self.save_seconds))
+        else:
+            worker.close()
+
+    def count(self, worker, event):
+        self.news[worker] = event["loss"], event["speed"]
+        loss = sum(value for value, _ in self.news.values()) / len(self.news)
+        speed = sum(value for _, value in self.news.values())
+        text = describe(loss, speed) + (f" in {len(self.news)} processes" if len(self.news) > 1 else "")
+        new = event["step"] - self.steps[worker.job]
+        self.steps[worker.job] = event["step"]
+        self.bar.step(new, text)
+
+    def words(self, worker, message):
+        run = self.plans[worker.job]
+        return f"training {run.folder} (arm {run.arm}, seed {run.seed}) failed: {message}"
+
+    def blame(self, worker):
+        """Raise for a worker that ended without a word while it had a job."""
+        if worker.job is None:
+            return
+        code = worker.process.wait()
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        raise RuntimeError(self.words(worker, f"its process ended ({how}) {worker.last_words()}".strip()))
+
+    def stop(self):
+        """Ask all workers to stop and wait for them; a second Ctrl-C or STOP_SECONDS kills them."""
+        for worker in self.workers:
+            worker.close()
+        try:
+            for worker in self.workers:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(STOP_SECONDS)
+        finally:
+            for worker in self.workers:
+                worker.end()
+
+
+class Worker:
+    """One worker process. Its events are put on `events` as (worker, event); (worker, None) when it ends."""
+
+    def __init__(self, events):
+        self.job = None
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        root = str(Path(geowidth.__file__).parent.parent)
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "geowidth.train.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the parent alone; it stops the workers
+        )
+        self.reader = threading.Thread(target=self.read, args=(events,), daemon=True)
+        self.reader.start()
+
+    def read(self, events):
+        for line in self.process.stdout:
+            events.put((self, records.loads(line)))
+        events.put((self, None))
+
+    def send(self, line):
+        with contextlib.suppress(BrokenPipeError):  # a dead worker is noticed by the end of its output
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+
+    def close(self):
+        """End its standard input: it stops after the step it is in."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def last_words(self):
+        """The last line of its standard error, or nothing."""
+        self.errors.seek(0)
+        return (self.errors.read().strip().splitlines() or [""])[-1]
+
+    def end(self):
+        """Kill the process if it still runs, and let go of its pipes."""
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        self.process.stdout.close()
+        self.errors.close()

@@ -1,0 +1,90 @@
+"""The command line as a user meets it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from geowidth import cli
+
+
+def call(*arguments, **options):
+    return subprocess.run([sys.executable, "-m", "geowidth", *arguments], capture_output=True, text=True, **options)
+
+
+def test_overview_lists_every_command(capsys):
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in cli.COMMANDS)
+
+
+def test_no_command_shows_the_overview_and_fails(capsys):
+    assert cli.main([]) == 2
+    assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert f"geowidth {name}" in text
+    assert "rites" in text and "eads" in text  # what it reads and writes
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["measur"],
+        ["measure", "no-such-folder"],
+        ["measure", "no-such-folder", "--tokens", "0"],
+        ["report", "no-such-folder"],
+        ["compare", "no-such-folder"],
+        ["run", "--preset", "nono"],
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(arguments, capsys):
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("geowidth: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["doctor", "--json=0"], ["doctor", "--json", "False"], ["doctor", "--jso"]])
+def test_flags_do_not_lie(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+
+
+def test_a_closed_pipe_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run([sys.executable, "-m", "geowidth", "--help"], stdout=closed, stderr=subprocess.PIPE)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+
+
+def test_import_needs_neither_torch_nor_the_extension():
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.modules['triton'] = None; sys.modules['geowidth._native'] = None;"
+        "import geowidth, geowidth.cli; print(geowidth.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert call("--version").stdout.strip().endswith(done.stdout.strip())
+
+
+def test_doctor_names_backends_and_reasons():
+    import json
+
+    done = call("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["extensions"]["geowidth._native"]["built"]
+    for devices in facts["operations"].values():
+        assert any(choice["serves"] for choice in devices["cpu"])
+        assert all(choice["reason"] for choice in devices["cpu"] + devices["cuda"] if not choice["serves"])
+    text = call("doctor").stdout
+    assert "pairwise_distances: native" in text

@@ -1,0 +1,88 @@
+"""Strict JSON that reads back exactly, atomic writes, and errors before work."""
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from geowidth import records
+from geowidth.errors import UserError
+
+
+def strict(text):
+    def refuse(word):
+        raise AssertionError(f"bare {word}")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_non_finite_values_read_back_and_strings_are_untouched():
+    value = {
+        "bar": math.inf,
+        "low": -math.inf,
+        "text": "NaN",
+        "list": [1, 2.5, None, True],
+        "float32": np.float32(1.5),
+        "int64": np.int64(7),
+        "array": np.array([1.0, np.inf]),
+        "tensor": torch.tensor([[1, 2]]),
+        "nothing": float("nan"),
+    }
+    text = records.dumps(value)
+    strict(text)
+    back = records.loads(text)
+    assert back["bar"] == math.inf and back["low"] == -math.inf and math.isnan(back["nothing"])
+    assert back["text"] == "NaN" and back["list"] == [1, 2.5, None, True]
+    assert back["float32"] == 1.5 and back["int64"] == 7
+    assert back["array"] == [1.0, math.inf] and back["tensor"] == [[1, 2]]
+
+
+@pytest.mark.parametrize("value", [0.1, 1e-308, 5e-324, 1.7976931348623157e308, 2**53 + 1, "ä\n☃"])
+def test_scalars_round_trip_exactly(value):
+    assert records.loads(records.dumps(value)) == value
+
+
+def test_bare_nan_is_refused(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"a": NaN}')
+    with pytest.raises(UserError, match="not valid JSON"):
+        records.read_json(path)
+
+
+def test_unknown_types_are_refused():
+    with pytest.raises(TypeError, match="set"):
+        records.dumps({"a": {1, 2}})
+
+
+def test_kind_and_schema_are_checked(tmp_path):
+    path = tmp_path / "with space and ü.json"
+    records.write_json(path, {"kind": "geowidth.work", "schema": 2})
+    assert records.read_json(path, "geowidth.work", 2)["schema"] == 2
+    with pytest.raises(UserError, match="upgrade"):
+        records.read_json(path, "geowidth.work", 1)
+    with pytest.raises(UserError, match=r"geowidth\.schedule"):
+        records.read_json(path, "geowidth.schedule", 2)
+    with pytest.raises(UserError, match="cannot read"):
+        records.read_json(tmp_path / "absent.json")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "x.json"
+    records.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        records.write_json(path, {"a": object()})
+    assert records.read_json(path) == {"a": 1}
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_unwritable_places_are_noticed_before_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        records.check_writable(tmp_path / "file" / "out.json")
+    with pytest.raises(UserError, match="is a folder"):
+        records.check_writable(tmp_path)
+    records.check_writable(tmp_path / "new" / "deeper" / "out.json")
+    assert not (tmp_path / "new").exists()
