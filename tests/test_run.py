@@ -126,7 +126,8 @@ def test_stages_work_alone_from_files(finished, tmp_path, capsys):
     trained = str(tmp_path / "trained")
     arguments = ["--preset", "pico", "--schedule", schedule, "--steps", "6", "--seed", "0", "--out", trained]
     assert cli.main(["train", *arguments]) == 0
-    metrics = [records.loads(line) for line in open(f"{trained}/metrics.jsonl", encoding="utf-8")]
+    lines = (tmp_path / "trained" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    metrics = [records.loads(line) for line in lines]
     assert {"step", "split", "loss", "tokens", "seconds"} <= set(metrics[-1])
     assert cli.main(["report", str(finished)]) == 0
     capsys.readouterr()
