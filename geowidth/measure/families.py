@@ -17,10 +17,8 @@ SEQUENTIAL = "sequential"  # stream + ffn(norm(stream)), after attention has bee
 PARALLEL = "parallel"  # stream + attention(norm(stream)) + ffn(norm(stream)), one sum for both
 POST_NORM = "post-norm"  # norm(stream + ffn(stream)): the sum before the norm is what the FFN did to the stream
 
-LLAMA_TYPES = (
-    "llama mistral ministral qwen2 qwen3 gemma smollm3 phi3 "
-    "geowidth_tapered_llama geowidth_tapered_mistral geowidth_tapered_qwen2 geowidth_tapered_qwen3"
-)
+LLAMA_TYPES = "llama mistral ministral qwen2 qwen3 gemma smollm3 phi3 nemotron-nas"
+TAPERED = "geowidth_tapered_"  # stands before the model type in what geowidth export writes
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,8 @@ class Family:
     def matches(self, model):
         """Whether `model` is of this family, by the model type its config states."""
         config = getattr(model, "config", None)
-        return getattr(config, "model_type", None) in self.types.split() and bool(self.when(config))
+        kind = str(getattr(config, "model_type", None)).removeprefix(TAPERED)
+        return kind in self.types.split() and bool(self.when(config))
 
     def blocks(self, model):
         """The model's blocks, first layer first."""

@@ -66,6 +66,7 @@ def read_checkpoint(folder, infer_widths=False):
         widths = widths_of(tensors, folder)
         config = {**config, "num_hidden_layers": len(widths)}
     shape = LlamaShape.from_config(config, where, widths)
+    _fill_empty_layers(shape, tensors)
     if shape.tied and "lm_head.weight" in tensors:
         _drop_tied_head(folder, tensors)
     return Checkpoint(shape, tensors, tokenizer_files(folder), str(folder))
@@ -120,9 +121,7 @@ def read_folder_tensors(folder):
 def tokenizer_files(folder):
     """{name: text} of the tokenizer's files in a folder."""
     folder = Path(folder)
-    return {
-        name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()
-    }
+    return {name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()}
 
 
 def widths_of(tensors, where="the checkpoint"):
@@ -160,6 +159,17 @@ def _first_bad(tensor):
     flat = tensor.flatten()
     index = int(torch.nonzero(~torch.isfinite(flat))[0])
     return f"{flat[index].item()} at element {index}"
+
+
+def _fill_empty_layers(shape, tensors):
+    """An FFN of width 0 and its norm may be left out of a file; what stands for them here adds nothing."""
+    dtype = next(iter(tensors.values())).dtype if tensors else torch.float32
+    for layer, width in enumerate(shape.widths):
+        if width == 0:
+            nothing = torch.zeros(0, shape.dimension, dtype=dtype)
+            parts = {"post_attention_layernorm": torch.ones(shape.dimension, dtype=dtype), "mlp.down_proj": nothing.T}
+            for name, tensor in {**parts, "mlp.gate_proj": nothing, "mlp.up_proj": nothing}.items():
+                tensors.setdefault(f"model.layers.{layer}.{name}.weight", tensor)
 
 
 def _drop_tied_head(folder, tensors):

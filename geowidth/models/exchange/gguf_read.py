@@ -1,7 +1,7 @@
 """Read Llama-family GGUF files (architectures llama and deci) into a Checkpoint, quantised ones included.
 
 llama.cpp rotates neighbouring pairs of a head's features, Hugging Face the two halves; GGUF files therefore hold the
-rows of queries and keys permuted, which is undone here. Quantised blocks become float32 exactly as llama.cpp reads them.
+rows of queries and keys permuted, which is undone here. Quantised blocks become float32.
 """
 
 from pathlib import Path
@@ -58,7 +58,8 @@ def read_gguf(path):
         elif name.endswith(("k_proj.weight", "k_proj.bias")):
             values = interleaved_to_halves(values, shape.key_heads)
         tensors[name] = values
-    return Checkpoint(shape, tensors, _vocabulary(fields, path).files(), str(path))
+    vocabulary = _vocabulary(fields, path)
+    return Checkpoint(shape, tensors, vocabulary.files() if vocabulary else {}, str(path))
 
 
 def interleaved_to_halves(rows, heads):
@@ -80,9 +81,9 @@ def _shape(fields, names, path):
             raise UserError(f"{path}: {architecture}.{name} is missing")
         return value
 
-    for name in (f"{architecture}.rope.scaling.type", f"{architecture}.expert_count"):
-        if fields.get(name) not in (None, "none", 0):
-            raise UserError(f"{path}: {name} is {fields[name]}; models with it are not read")
+    scaling = fields.get(f"{architecture}.rope.scaling.type", "none")
+    if scaling not in ("none", "linear") or fields.get(f"{architecture}.expert_count"):
+        raise UserError(f"{path}: rope scaling {scaling!r} and experts are not read; allowed: none, linear; no experts")
     if "rope_freqs.weight" in names:
         raise UserError(f"{path}: tensor rope_freqs.weight scales the rotary angles; take the safetensors instead")
     layers = get("block_count")
@@ -99,6 +100,7 @@ def _shape(fields, names, path):
         "max_position_embeddings": get("context_length"),
         "rms_norm_eps": _shortest(get("attention.layer_norm_rms_epsilon")),
         "rope_theta": _shortest(get("rope.freq_base", 10000.0)),
+        "rope_scaling": {"rope_type": "linear", "factor": get("rope.scaling.factor")} if scaling == "linear" else None,
         "tie_word_embeddings": "output.weight" not in names,
         "attention_bias": "blk.0.attn_q.bias" in names,
     }
@@ -136,14 +138,18 @@ def _vocabulary(fields, path):
     def get(name, default=None):
         return fields.get(f"tokenizer.ggml.{name}", default)
 
+    if get("model") == "no_vocab":
+        return None
     if get("model") != "gpt2":
         raise UserError(f"{path}: tokenizer of model {get('model')!r}; only byte-level BPE (gpt2) is read")
     pre = SAME_AS.get(get("pre", "default"), get("pre", "default"))
     choose(f"{path}: tokenizer.ggml.pre", pre, list(PRE_TOKENIZERS))
+    tokens = tuple(get("tokens"))
+    known = set(tokens)
     ids = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     return Vocabulary(
-        tokens=tuple(get("tokens")),
-        merges=tuple(get("merges", ())),
+        tokens=tokens,
+        merges=tuple(merge for merge in get("merges", ()) if merge.replace(" ", "", 1) in known),
         special=frozenset(i for i, kind in enumerate(get("token_type", ())) if kind == CONTROL),
         pre=pre,
         names={short: get(f"{name}_token_id") for short, name in ids.items() if get(f"{name}_token_id") is not None},

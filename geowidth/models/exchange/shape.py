@@ -126,7 +126,7 @@ class LlamaShape:
 
     def config(self):
         """config.json of the stock family, whose every layer is as wide as the widest; one both 4.57 and 5 read."""
-        return {
+        config = {
             "model_type": self.family,
             "architectures": [f"{CLASSES[self.family]}ForCausalLM"],
             "vocab_size": self.vocabulary,
@@ -140,7 +140,6 @@ class LlamaShape:
             "max_position_embeddings": self.context,
             "rms_norm_eps": self.norm_epsilon,
             "rope_theta": self.rope_base,
-            "rope_scaling": self.rope_scaling,
             "tie_word_embeddings": self.tied,
             "attention_bias": self.output_bias or (self.qkv_bias and self.family != "qwen2"),
             "mlp_bias": self.ffn_bias,
@@ -150,6 +149,7 @@ class LlamaShape:
             "initializer_range": 0.02,
             "use_cache": True,
         }
+        return config if self.rope_scaling is None else {**config, "rope_scaling": self.rope_scaling}
 
 
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
