@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from geowidth.errors import UserError
+from geowidth.models.exchange.shape import TAPERED
 
 SEQUENTIAL = "sequential"  # stream + ffn(norm(stream)), after attention has been added
 PARALLEL = "parallel"  # stream + attention(norm(stream)) + ffn(norm(stream)), one sum for both
 POST_NORM = "post-norm"  # norm(stream + ffn(stream)): the sum before the norm is what the FFN did to the stream
 
 LLAMA_TYPES = "llama mistral ministral qwen2 qwen3 gemma smollm3 phi3 nemotron-nas"
-TAPERED = "geowidth_tapered_"  # stands before the model type in what geowidth export writes
 
 
 @dataclass(frozen=True)
