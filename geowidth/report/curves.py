@@ -114,7 +114,7 @@ def loss_chart(run, looks, width=560.0, height=300.0):
 
 
 def difference_chart(run, looks, width=560.0, height=300.0):
-    """Inside of the paired-difference-over-training chart. The axis fits the later two thirds; earlier values may leave it."""
+    """Inside of the paired difference over training. The axis fits the last two thirds; earlier values may leave it."""
     names = [name for name in run.arm_names if name != run.baseline]
     series = {name: difference_series(run, name, run.baseline) for name in names}
     series = {name: lines for name, lines in series.items() if lines}
@@ -138,7 +138,7 @@ def _half_span(rows):
 
 
 def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0):
-    """Inside of the paired plot, and its height: a row per arm with every seed's difference, the mean and the t interval."""
+    """Inside of the paired plot, and its height: per arm every seed's difference, their mean and the t interval."""
     rows = [row for row in rows if not row.is_baseline]
     left = 30.0 + 6.6 * max([min(len(row.arm), 15) for row in rows], default=6)
     frame = Frame(width, 62.0 + row_height * max(len(rows), 1) + 26.0, left=left, right=16.0, top=62.0, bottom=26.0)

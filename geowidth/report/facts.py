@@ -84,8 +84,8 @@ def _gromov_facts(layers):
         else ""
     )
     return (
-        "Gromov\u2013Wasserstein: no coupling better than matching each token with itself was found in this many layers: "
-        f"{', '.join(same)}.{left}"
+        "Gromov\u2013Wasserstein: no coupling better than matching each token with itself was found in this many "
+        f"layers: {', '.join(same)}.{left}"
     )
 
 

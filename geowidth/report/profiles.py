@@ -5,8 +5,8 @@ import math
 from geowidth.errors import UserError
 from geowidth.report import charts, style
 from geowidth.report.charts import Frame, bands, curve, element, escape, label, mark, rule
-from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, significant
 from geowidth.report.folder import as_record
+from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, significant
 
 GEOMETRIES = ("raw", "spherical", "hyperbolic")
 STATISTICS = ("shift", "gw", "topology")
@@ -22,7 +22,7 @@ ESTIMATORS = {
 
 
 def signal(work, statistic, geometry):
-    """One signal of a work record as a list of floats (NaN where there is no number), or [] when it was not measured."""
+    """One signal of a work record as a list of floats (NaN where there is no number), or [] if it was not measured."""
     values = (work.get("work") or {}).get(geometry) or {}
     return [float(v) if is_number(v) else math.nan for v in values.get(statistic) or []]
 
@@ -119,7 +119,7 @@ def _trace(frame, x, y, values):
 
 
 def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False):
-    """The inside of one panel: name, unit and peak, axes, the signal with odd values marked, columns for the pointer."""
+    """The inside of one panel: name, unit, peak, axes, the signal with odd values marked, columns for the pointer."""
     values = signal(work, statistic, geometry)
     frame = Frame(width, height, top=42.0)
     ranges = quantile_bands(work, statistic, geometry)
@@ -219,8 +219,8 @@ def _end_names(frame, x, y, series, main):
 def profile_svg(work, *, key=None, title="Geometric work of each FFN layer"):
     """The nine profiles of a work record as one stand-alone SVG document (text), light or dark as its reader prefers.
 
-    `work`: a WorkProfile, the content of a work.json as a dict, or the path of one. `key`: the (statistic, geometry) pair
-    to mark as the one that sets the widths, if any. Raises UserError when the record holds no work.
+    `work`: a WorkProfile, the content of a work.json as a dict, or the path of one. `key`: the (statistic, geometry)
+    pair to mark as the one that sets the widths, if any. Raises UserError when the record holds no work.
     """
     work = as_record(work, "geowidth.work")
     layers = layer_count(work)

@@ -33,7 +33,7 @@ def reproduce(run):
         f"geowidth report {shlex.quote(str(run.path))}",
     ]
     lines = element("pre", element("code", escape("\n".join(commands))))
-    note = "Run in GeoWidth\u2019s source folder. The same seed on the same machine gives the same bits; seconds will differ."
+    note = "Run in GeoWidth\u2019s source folder. The same seed and machine give the same bits; seconds will differ."
     return _block("Make it again", lines, element("p", escape(note)))
 
 
