@@ -34,7 +34,7 @@ def mean_series(series):
 
 def _token_axis(frame, highest):
     x = Scale(0.0, highest or 1.0, frame.left, frame.x_end)
-    ticks, step = charts.nice_ticks(0.0, x.high, max(4, int((frame.x_end - frame.left) / 90)))
+    ticks, step = charts.nice_ticks(0.0, x.high, max(4, int((frame.x_end - frame.left) / 65)))
     parts = [
         label(x(t), frame.y_end + 15, w, "tick", "middle") for t, w in zip(ticks, tick_labels(ticks, step), strict=True)
     ]
@@ -148,7 +148,7 @@ def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0):
         return head + label(width / 2, 84.0, "only one arm: nothing to compare", "soft", "middle"), frame.height
     span = _half_span(rows)
     x = Scale(-span, span, frame.left, frame.x_end)
-    ticks, step = charts.nice_ticks(-span, span, 6 if width > 500 else 4)
+    ticks, step = charts.nice_ticks(-span, span, 8 if width > 500 else 5)
     axis = []
     for tick, words in zip(ticks, tick_labels(ticks, step), strict=True):
         axis.append(rule(x(tick), frame.top - 8, x(tick), frame.y_end, "zero" if abs(tick) < step / 2 else "grid"))

@@ -4,7 +4,7 @@ from geowidth.report import charts, curves, profiles, style, tables, widths
 from geowidth.report.charts import element, escape, mark
 from geowidth.report.facts import key_facts, method_facts
 from geowidth.report.numbers import DASH, compact, is_finite, plain, signed, whole
-from geowidth.report.reproduce import files_list, limits, reproduce, versions
+from geowidth.report.reproduce import command_words, files_list, limits, reproduce, versions
 
 
 def tag(name, *content, **attributes):
@@ -39,7 +39,7 @@ def section(identifier, title, lead, *content):
 
 def absent(what, run):
     """A note in place of what is not there yet, with the command that makes it."""
-    return tag("p", escape(what) + " To make it: ", words("code", run.resume_command), class_="absent")
+    return tag("p", escape(what) + " To make it: ", tag("code", command_words(run.resume_command)), class_="absent")
 
 
 def legend(run, looks):
@@ -75,20 +75,21 @@ def headline(run, rows):
     """The sentence, the facts under it, and what is missing."""
     title, sentence = "This run is not finished: nothing may be concluded yet.", ""
     if run.comparison:
-        title, sentence = tables.headline(rows, run.baseline), str(run.comparison.get("sentence") or "")
-        for row in rows:  # an arm's own sentence stands beside its interval below
-            sentence = sentence.replace(row.sentence or "\0", "")
+        title, sentence = tables.headline(rows, run.baseline), tables.remainder(run.comparison, rows)
     facts = [tag("div", words("dt", name), words("dd", value)) for name, value in key_facts(run, rows)]
     parts = [
         words("p", "GeoWidth", class_="brand"),
         words("h1", title),
-        words("p", " ".join(sentence.split()), class_="lead") if sentence.strip() else "",
+        words("p", sentence, class_="lead") if sentence else "",
         tag("dl", *facts, class_="facts"),
     ]
     if run.missing:
         items = tag("ul", *(words("li", note) for note in run.missing))
         lead = tag(
-            "p", words("strong", "Not finished. "), "This goes on where it stopped: ", words("code", run.resume_command)
+            "p",
+            words("strong", "Not finished. "),
+            "This goes on where it stopped: ",
+            tag("code", command_words(run.resume_command)),
         )
         parts.append(tag("div", lead, items, class_="absent"))
     return tag("header", *parts)

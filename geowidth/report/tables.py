@@ -1,5 +1,6 @@
 """The paired table: one row per arm, in numbers, in words, and as terminal text."""
 
+import textwrap
 from dataclasses import dataclass
 
 from geowidth.report.folder import as_record, lookup
@@ -178,12 +179,20 @@ def headline(rows, baseline):
     return f"{text[0].upper()}{text[1:]} ({seeds} paired seed{'s' * (seeds != 1)})."
 
 
+def remainder(comparison, rows):
+    """What the comparison's sentence says beyond the sentences of its arms and the headline."""
+    sentence = str((comparison or {}).get("sentence") or "")
+    for said in (*(row.sentence for row in rows), "No arm can be told from the baseline at this size."):
+        sentence = sentence.replace(said or "\0", "")
+    return " ".join(sentence.split())
+
+
 def _and(names):
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def table(comparison):
-    """The paired table as plain text for a terminal, at most 100 characters wide, ending in the plain sentence.
+    """The paired table as plain text for a terminal, at most 100 characters wide, and under it what may be concluded.
 
     `comparison`: a Comparison, the content of a comparison.json as a dict, or the path of one.
     """
@@ -206,5 +215,7 @@ def table(comparison):
         "  ".join([line[0].ljust(wide[0]), *(c.rjust(w) for c, w in zip(line[1:], wide[1:], strict=True))])
         for line in lines
     ]
-    sentence = comparison.get("sentence")
-    return "\n".join([texts[0], "\u2500" * len(texts[0]), *texts[1:], *(["", str(sentence)] if sentence else [])])
+    baseline = comparison.get("baseline") or "uniform"
+    sayings = [headline(rows, baseline), *(row.sentence for row in rows if row.sentence), remainder(comparison, rows)]
+    wrapped = [textwrap.fill(saying, 100, subsequent_indent="  ") for saying in sayings if saying]
+    return "\n".join([texts[0], "\u2500" * len(texts[0]), *texts[1:], "", *wrapped])

@@ -98,8 +98,11 @@ def test_profile_svg_is_one_strict_document(tmp_path):
 
 def test_text_table():
     record = comparison_record(losses(("uniform", "cosine"), 3), 8)
+    record["arms"][1]["sentence"] = f"cosine: {'words ' * 30}."
+    record["sentence"] = f"{record['arms'][1]['sentence']} And more."
     lines = table(record).splitlines()
-    assert lines[-1] == record["sentence"] and max(map(len, lines[:-1])) <= 100
+    assert lines[-1] == "And more." and max(map(len, lines)) <= 100
+    assert lines[5] == tables.headline(tables.arm_rows(record), "uniform") and lines[6].startswith("cosine: words")
     assert len({len(line) for line in lines[:4]}) == 1
     assert "baseline" in lines[2] and f"{record['arms'][1]['mean_loss']:.4f}" in lines[3]
     single = comparison_record(losses(("uniform", "cosine"), 1), 8)
