@@ -28,7 +28,7 @@ def _model(run):
     layers = fact(run, "layers")
     if not is_finite(layers):
         layers = next((len(w) for w in (arm_widths(run, n) for n in run.arm_names) if w), None)
-    parts = [f"{layers} layers" if layers else "", f"d {dimension}" if is_finite(dimension) else ""]
+    parts = [f"{layers} layer{'s' * (layers != 1)}" if layers else "", f"d {dimension}" if is_finite(dimension) else ""]
     return ", ".join([*filter(None, parts), *([f"{heads} heads"] if is_finite(heads) else [])])
 
 

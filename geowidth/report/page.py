@@ -85,12 +85,8 @@ def headline(run, rows):
     ]
     if run.missing:
         items = tag("ul", *(words("li", note) for note in run.missing))
-        lead = tag(
-            "p",
-            words("strong", "Not finished. "),
-            "This goes on where it stopped: ",
-            tag("code", command_words(run.resume_command)),
-        )
+        command = tag("code", command_words(run.resume_command))
+        lead = tag("p", words("strong", "Not finished. "), "This goes on where it stopped: ", command)
         parts.append(tag("div", lead, items, class_="absent"))
     return tag("header", *parts)
 

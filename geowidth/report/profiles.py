@@ -191,8 +191,8 @@ def dimension_panel(work, width=352.0, height=172.0):
     for name in sorted(series, key=lambda n: n == main):
         points = [None if _height(y, v) is None else (x(i), y(v)) for i, v in enumerate(series[name])]
         body += curve(points, "line" if name == main else f"line thin dash{2 + named.index(name)}")
-        crowded = count > 48
-        body += "".join(mark("circle", *p, 2.3, "dot") for p in points if p and name == main and not crowded)
+        dotted = (name == main and count <= 48) or count == 1  # one layer has no line to show
+        body += "".join(mark("circle", *p, 2.3, "dot" if name == main else "dot open") for p in points if p and dotted)
     body += _odd_marks(frame, x, series[main]) + _end_names(frame, x, y, series, main)
     tips = [
         f"layer {i}: "
