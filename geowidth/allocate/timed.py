@@ -86,7 +86,10 @@ def _scale(shape, cost, room, low, high, step, tied):
 
 
 def _filled(items, cost, real, step):
-    """The nearest multiples, then affordable steps where the shape gains most (or loses least) until there is none."""
+    """The nearest multiples, then affordable steps where the shape gains most (or loses least) until there is none.
+
+    Free steps along a flat of the staircase never make a layer wider than one that the shape makes wider.
+    """
     objective = items.objective
     members = np.bincount(objective.labels)
     common = np.bincount(objective.labels, real) / members
@@ -97,7 +100,7 @@ def _filled(items, cost, real, step):
     while True:
         wider = np.minimum(widths + step, items.cap).astype(np.int64)
         price = members * (cost.of(wider) - cost.of(widths))
-        open_to = np.flatnonzero((wider == widths + step) & (price <= left))
+        open_to = np.flatnonzero((wider == widths + step) & (price <= left) & (wider <= _ceiling(common, widths)))
         if not open_to.size:
             break
         gain = objective.value(widths * 1.0) - objective.value(wider * 1.0)
@@ -106,3 +109,10 @@ def _filled(items, cost, real, step):
         widths[best] = wider[best]
     value = float(objective.value(widths * 1.0).sum())
     return Rounding(widths[objective.labels], value, nearest, value == nearest)
+
+
+def _ceiling(shape, widths):
+    """The least of the widths of all items with a greater shape, (items,); inf for the greatest."""
+    order = np.argsort(shape)
+    from_here = np.append(np.minimum.accumulate(widths[order][::-1])[::-1], np.inf)
+    return from_here[np.searchsorted(shape[order], shape + 1e-9 * np.abs(shape), side="right")]
