@@ -22,10 +22,11 @@ def fit_time(shape, objective, cost, budget, floor, cap, step, tied=None, limit=
     """
     low, high = bounds_in_steps(floor, np.minimum(cap, cost.widths[-1]), step)
     smallest, largest = cost.total(low * step), cost.total(high * step)
-    if not smallest <= budget * (1 + _SLACK):
+    if not smallest * (1 - _SLACK) <= budget <= largest * (1 + _SLACK):
+        wrong = "below the floors" if budget < smallest else "above the caps or the widest measured width"
         raise UserError(
-            f"budget {budget:g} milliseconds is below the floors; feasible: {smallest:g} to {largest:g}; change the "
-            f"budget, the floors or the caps"
+            f"budget {budget:g} milliseconds is {wrong}; feasible: {smallest:g} to {largest:g}; change the budget, the "
+            f"floors, the caps or the cost table"
         )
     room = budget * (1 + _SLACK)
     if shape is None:

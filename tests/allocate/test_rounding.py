@@ -240,7 +240,7 @@ def test_tied_layers_with_contradicting_bounds_are_refused():
         round_widths(
             Closest(np.full(2, 5.0)),
             linear_cost("width", 2),
-            40,
+            30,
             np.array([1.0, 20.0]),
             np.array([8.0, 30.0]),
             1,

@@ -9,7 +9,10 @@ from geowidth.allocate.schedules import BUILT_IN, CONTROLS, Optimum, Rule, Shape
 from geowidth.allocate.schedules.cascade import stepped_heads
 from geowidth.errors import UserError
 
-COSINE_24 = "6144 6128 6064 5968 5840 5680 5488 5280 5040 4784 4512 4240 3952 3680 3408 3152 2912 2704 2512 2352 2224 2128 2064 2048"
+COSINE_24 = (
+    "6144 6128 6064 5968 5840 5680 5488 5280 5040 4784 4512 4240 "
+    "3952 3680 3408 3152 2912 2704 2512 2352 2224 2128 2064 2048"
+)
 COSINE_12 = "4608 4544 4368 4080 3712 3296 2848 2432 2064 1776 1600 1536"
 SHAPES = [name for name in BUILT_IN if name not in (*CONTROLS, "geometry")]
 

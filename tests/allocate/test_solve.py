@@ -40,7 +40,7 @@ def test_common_exponent_closed_form(rng):
 
 
 def test_two_layers_different_exponents_closed_form():
-    """a = (1, 2), w_1 = t solves 1/t^2 = nu and 2 * 4/w_2^3 = nu: with w_2 = 2 t^(2/3), t + 2 t^(2/3) = 8 + 8 at t = 8."""
+    """a = (1, 2): 1/w_1^2 = nu = 2 * 4/w_2^3, so w_2 = 2 w_1^(2/3), and w_1 + w_2 = 8 + 8 at w_1 = 8."""
     found = solve_surrogate(Surrogate(np.array([1.0, 4.0]), np.array([1.0, 2.0])), 1.0, 16.0, 1e-3, np.inf)
     assert found.widths == pytest.approx([8.0, 8.0], rel=1e-13)
     assert found.multiplier == pytest.approx(1 / 64, rel=1e-12)
