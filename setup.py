@@ -61,6 +61,13 @@ def cuda_architectures(nvcc):
     return [a for a in ("80", "90a", "100") if f"compute_{a.rstrip('a')}" in known]
 
 
+def cuda_home(nvcc):
+    """Folder of the CUDA toolkit, as nvcc itself names it: the nvcc on PATH may be a link or a wrapper script."""
+    words = subprocess.run([nvcc, "--dryrun", "-c", "-x", "cu", os.devnull], capture_output=True, text=True).stderr
+    top = re.search(r"^#\$ TOP=(.+)$", words, re.MULTILINE)
+    return Path(top.group(1)).resolve() if top else Path(nvcc).resolve().parent.parent
+
+
 def escape(path):
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
 
@@ -134,7 +141,7 @@ def add_cuda(ninja, output, nvcc):
     """Rules and edges for geowidth._cuda. The CUDA runtime is linked in, so importing it needs no driver."""
     import pybind11
 
-    home = Path(nvcc).resolve().parent.parent
+    home = cuda_home(nvcc)
     compiler = os.environ.get("CXX", "c++")
     includes = [ROOT / "csrc", ROOT / "kernels/cuda", pybind11.get_include(), sysconfig.get_paths()["include"]]
     paths = " ".join(f"-I{shlex.quote(str(i))}" for i in [*includes, home / "include"])

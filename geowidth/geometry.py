@@ -161,9 +161,16 @@ def half_angle_sine(x, y):
 
 
 def unit_scale(x):
-    """Rows of `x` times powers of two that bring their largest entry near 1: exact, and squares cannot overflow."""
-    exponent = torch.frexp(x.abs().amax(1, keepdim=True)).exponent if x.shape[1] else torch.zeros(len(x), 1).int()
-    return torch.ldexp(x, -exponent)
+    """Rows of float64 `x` times powers of two that bring the largest entry near 1 (exact, and squares stay finite)."""
+    if x.shape[1] == 0:
+        return x
+    return times_power_of_two(x, -torch.frexp(x.abs().amax(1, keepdim=True)).exponent)
+
+
+def times_power_of_two(x, exponent):
+    """x 2^exponent in float64, exponent an integer or a tensor of them. (torch.ldexp goes through float32.)"""
+    exponent = torch.as_tensor(exponent, device=x.device).clamp(-1000, 1000)
+    return x * ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
 def residual_terms(a, b, square_b):

@@ -1,6 +1,7 @@
 #include "cpu/distances.h"
 #include "geometry/hyperbolic.h"
 #include "geometry/raw.h"
+#include "geometry/rows.h"
 #include "geometry/spherical.h"
 
 namespace geowidth {
@@ -73,46 +74,35 @@ double direct_square(const T* x, const T* y, int64_t depth) {
   return sum;
 }
 
-// a - factor b with one rounding. Floats: the factor is rounded to float, so the product is exact as it stands.
+// a - factor b with one rounding.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 inline Vector residual(Vector a, double factor, Vector b) { return a - factor * b; }
 #else
 inline Vector residual(Vector a, double factor, Vector b) {
-  for (int l = 0; l < lanes; ++l) a[l] = __builtin_fma(-factor, b[l], a[l]);
+  for (int l = 0; l < lanes; ++l) a[l] = fma(-factor, b[l], a[l]);
   return a;
 }
 #endif
 
-template <typename T>
-bool larger_in_order(const T* x, const T* y, int64_t depth) {
-  for (int64_t k = 0; k < depth; ++k)
-    if (x[k] != y[k]) return x[k] > y[k];
-  return false;
-}
-
-// sin^2(t/2) from the rows themselves. The longer row is the base (for equal norms the larger in dictionary order), so
-// that exchanging x and y changes no bit.
+// sin^2(t/2) from the rows themselves: geometry/rows.h, vectorised.
 template <typename T>
 double direct_half_square(const T* x, const T* y, int64_t depth, double square_x, double square_y, double dot) {
-  const bool swap = square_x > square_y || (square_x == square_y && larger_in_order(x, y, depth));
-  const T* a = swap ? y : x;
-  const T* b = swap ? x : y;
-  const double square_a = swap ? square_y : square_x, square_b = swap ? square_x : square_y;
-  const double factor = static_cast<T>(dot / square_b);
+  const auto rows = geometry::ordered(x, y, depth, square_x, square_y);
+  const double factor = geometry::projection_factor(dot, rows.square_b, x);
   Vector squares = {}, alongs = {};
   int64_t k = 0;
   for (; k + lanes <= depth; k += lanes) {
-    const Vector base = load(b + k), r = residual(load(a + k), factor, base);
+    const Vector base = load(rows.b + k), r = residual(load(rows.a + k), factor, base);
     squares += r * r;
     alongs += r * base;
   }
   double square = sum_of(squares), along = sum_of(alongs);
   for (; k < depth; ++k) {
-    const double r = __builtin_fma(-factor, static_cast<double>(b[k]), static_cast<double>(a[k]));
+    const double base = static_cast<double>(rows.b[k]), r = fma(-factor, base, static_cast<double>(rows.a[k]));
     square += r * r;
-    along += r * static_cast<double>(b[k]);
+    along += r * base;
   }
-  return geometry::half_square_from_residual(square, along, square_a, square_b);
+  return geometry::half_square_from_residual(square, along, rows.square_a, rows.square_b);
 }
 
 // Squared raw distances of one row of a strip; tells whether any must be computed again.
@@ -160,7 +150,7 @@ void refine_angle(const Strip<T>& s, int64_t i, const double* gram, T* out) {
     if (!geometry::angle_is_near(geometry::signed_half_square(cosine), s.targets->near)) continue;
     const double half = direct_half_square(s.x->data + i * depth, s.y->data + c * depth, depth, s.x->square[i],
                                            s.y->square[c], gram[j]);
-    out[j] = static_cast<T>(__builtin_copysign(half, cosine));
+    out[j] = static_cast<T>(copysign(half, cosine));
   }
 }
 

@@ -3,7 +3,9 @@
 // headers are compiled once per instruction set, and the linker must not merge the copies.
 #pragma once
 
-#include <cstdint>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 #if defined(__CUDACC__)
 #define GEOWIDTH_HOST_DEVICE __host__ __device__
@@ -14,20 +16,20 @@
 namespace geowidth {
 namespace geometry {
 
-GEOWIDTH_HOST_DEVICE static inline float square_root(float x) { return __builtin_sqrtf(x); }
-GEOWIDTH_HOST_DEVICE static inline double square_root(double x) { return __builtin_sqrt(x); }
-GEOWIDTH_HOST_DEVICE static inline float magnitude(float x) { return __builtin_fabsf(x); }
-GEOWIDTH_HOST_DEVICE static inline double magnitude(double x) { return __builtin_fabs(x); }
+GEOWIDTH_HOST_DEVICE static inline float square_root(float x) { return sqrtf(x); }
+GEOWIDTH_HOST_DEVICE static inline double square_root(double x) { return sqrt(x); }
+GEOWIDTH_HOST_DEVICE static inline float magnitude(float x) { return fabsf(x); }
+GEOWIDTH_HOST_DEVICE static inline double magnitude(double x) { return fabs(x); }
 
 // The sign bit, that of -0 too.
 GEOWIDTH_HOST_DEVICE static inline bool is_negative(float x) {
   int32_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
+  memcpy(&bits, &x, sizeof bits);
   return bits < 0;
 }
 GEOWIDTH_HOST_DEVICE static inline bool is_negative(double x) {
   int64_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
+  memcpy(&bits, &x, sizeof bits);
   return bits < 0;
 }
 
@@ -72,26 +74,26 @@ GEOWIDTH_HOST_DEVICE static inline double arcsine_of_root(double w) {
 // x = m 2^exponent with m in [sqrt(1/2), sqrt(2)), for finite x > 0; returns m - 1.
 GEOWIDTH_HOST_DEVICE static inline float split_exponent(float x, float& exponent) {
   int32_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
+  memcpy(&bits, &x, sizeof bits);
   const int32_t shift = (bits - 0x3f3504f3) >> 23;
   bits -= static_cast<int32_t>(static_cast<uint32_t>(shift) << 23);
   float m;
-  __builtin_memcpy(&m, &bits, sizeof m);
+  memcpy(&m, &bits, sizeof m);
   exponent = static_cast<float>(shift);
   return m - 1.0f;
 }
 
 GEOWIDTH_HOST_DEVICE static inline double split_exponent(double x, double& exponent) {
   int64_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
+  memcpy(&bits, &x, sizeof bits);
   const int64_t shift = (bits - 0x3fe6a09e667f3bcd) >> 52;
   bits -= static_cast<int64_t>(static_cast<uint64_t>(shift) << 52);
   double m;
-  __builtin_memcpy(&m, &bits, sizeof m);
+  memcpy(&m, &bits, sizeof m);
   // int64 to double has no vector instruction before AVX-512: add to the bits of 1.5 * 2^52 instead.
   const int64_t carried = shift + 0x4338000000000000;
   double wide;
-  __builtin_memcpy(&wide, &carried, sizeof wide);
+  memcpy(&wide, &carried, sizeof wide);
   exponent = wide - 6755399441055744.0;
   return m - 1.0;
 }

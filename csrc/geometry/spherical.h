@@ -9,7 +9,7 @@ namespace geometry {
 
 // h with the sign of the cosine. cosine = x.y * (1/|x| * 1/|y|).
 GEOWIDTH_HOST_DEVICE static inline double signed_half_square(double cosine) {
-  return __builtin_copysign(0.5 - 0.5 * magnitude(cosine), cosine);
+  return copysign(0.5 - 0.5 * magnitude(cosine), cosine);
 }
 
 // Whether h lost digits in the Gram form (a quarter of the squared chord under `share` of |u|^2 + |v|^2 = 2).

@@ -145,8 +145,9 @@ def fit_shape(shape, cost, budget, floor, cap):
         low, high = (low, middle) if spent(points[middle]) >= budget else (middle + 1, high)
     start = points[low - 1] if low else 0.0
     end = points[low] if low < len(points) else np.inf
-    inside = (start * shape >= floor) & (end * shape <= cap * (1 + 1e-15)) & (start * shape < cap)
-    fixed = float(cost @ np.where(inside, 0.0, np.clip(start * shape, floor, cap)))
+    middle = 0.5 * (start + end) if np.isfinite(end) else 2.0 * start + 1.0
+    inside = (middle * shape > floor) & (middle * shape < cap)
+    fixed = float(cost @ np.where(inside, 0.0, np.clip(middle * shape, floor, cap)))
     slope = float(cost @ np.where(inside, shape, 0.0))
-    t = (budget - fixed) / slope if slope > 0 else start
+    t = min(max((budget - fixed) / slope, start), end) if slope > 0 else end
     return np.clip(t * shape, floor, cap)

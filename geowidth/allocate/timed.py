@@ -22,10 +22,11 @@ def fit_time(shape, objective, cost, budget, floor, cap, step, tied=None, limit=
     """
     low, high = bounds_in_steps(floor, np.minimum(cap, cost.widths[-1]), step)
     smallest, largest = cost.total(low * step), cost.total(high * step)
-    if not smallest <= budget * (1 + _SLACK):
+    if not smallest * (1 - _SLACK) <= budget <= largest * (1 + _SLACK):
+        wrong = "below the floors" if budget < smallest else "above the caps or the widest measured width"
         raise UserError(
-            f"budget {budget:g} milliseconds is below the floors; feasible: {smallest:g} to {largest:g}; change the "
-            f"budget, the floors or the caps"
+            f"budget {budget:g} milliseconds is {wrong}; feasible: {smallest:g} to {largest:g}; change the budget, the "
+            f"floors, the caps or the cost table"
         )
     room = budget * (1 + _SLACK)
     if shape is None:
@@ -86,7 +87,10 @@ def _scale(shape, cost, room, low, high, step, tied):
 
 
 def _filled(items, cost, real, step):
-    """The nearest multiples, then affordable steps where the shape gains most (or loses least) until there is none."""
+    """The nearest multiples, then affordable steps where the shape gains most (or loses least) until there is none.
+
+    Free steps along a flat of the staircase never make a layer wider than one that the shape makes wider.
+    """
     objective = items.objective
     members = np.bincount(objective.labels)
     common = np.bincount(objective.labels, real) / members
@@ -97,7 +101,7 @@ def _filled(items, cost, real, step):
     while True:
         wider = np.minimum(widths + step, items.cap).astype(np.int64)
         price = members * (cost.of(wider) - cost.of(widths))
-        open_to = np.flatnonzero((wider == widths + step) & (price <= left))
+        open_to = np.flatnonzero((wider == widths + step) & (price <= left) & (wider <= _ceiling(common, widths)))
         if not open_to.size:
             break
         gain = objective.value(widths * 1.0) - objective.value(wider * 1.0)
@@ -106,3 +110,10 @@ def _filled(items, cost, real, step):
         widths[best] = wider[best]
     value = float(objective.value(widths * 1.0).sum())
     return Rounding(widths[objective.labels], value, nearest, value == nearest)
+
+
+def _ceiling(shape, widths):
+    """The least of the widths of all items with a greater shape, (items,); inf for the greatest."""
+    order = np.argsort(shape)
+    from_here = np.append(np.minimum.accumulate(widths[order][::-1])[::-1], np.inf)
+    return from_here[np.searchsorted(shape[order], shape + 1e-9 * np.abs(shape), side="right")]

@@ -129,7 +129,15 @@ NANO = Preset(
     RunSettings(seeds=(0, 1, 2), arms=("uniform", "cosine", "geometry", "reversed"), measured_tokens=512, multiple=8),
 )
 
-PRESETS = {preset.name: preset for preset in (NANO,)}
+# For trying things out: a run takes seconds and shows nothing about widths.
+PICO = Preset(
+    "pico",
+    ModelConfig(vocabulary=256, layers=4, dimension=32, heads=2, widths=(64,) * 4, context=32),
+    TrainingSettings(steps=40, batch=8, microbatch=8, learning_rate=4e-3, evaluation_windows=32),
+    RunSettings(seeds=(0, 1, 2), arms=("uniform", "cosine", "geometry", "reversed"), measured_tokens=128, multiple=8),
+)
+
+PRESETS = {preset.name: preset for preset in (PICO, NANO)}
 
 
 def preset_named(preset):

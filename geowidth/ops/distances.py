@@ -6,6 +6,8 @@ compared with their norms are computed again from the raw rows. See geowidth/geo
 sources.
 """
 
+import math
+
 import numpy as np
 import torch
 
@@ -15,11 +17,12 @@ from geowidth.geometry import (
     HYPERBOLIC_RADIUS,
     check_directions,
     check_radius,
-    chord_scale,
     reference_distances,
+    times_power_of_two,
+    unit_scale,
 )
-from geowidth.ops import _distances_torch
-from geowidth.ops.backend import Backend, Operation, native, why_not_native
+from geowidth.ops import _distances_compiled, _distances_torch
+from geowidth.ops.backend import Backend, Operation, why_not_native
 
 BLOCK = 2048  # rows and columns computed at a time when the result goes to `out`
 
@@ -169,24 +172,28 @@ def _op(
         check_directions(x, "x")
         if y is not None:
             check_directions(y, "y")
-    x, y, unscale = _tamed(x, y)
     run = next(b.run for b in OPERATION.backends if b.name == backend)
-    matrices = run(x, y, names, radius, threads)
-    if unscale != 1 and "raw" in names:
-        matrices[names.index("raw")].mul_(unscale)
-    return matrices
+    if x.dtype == torch.float64 and (_extreme(x) or (y is not None and _extreme(y))):
+        return [_run_scaled(run, x, y, name, radius, threads) for name in names]
+    return run(x, y, names, radius, threads)
 
 
-def _tamed(x, y):
-    """Float64 rows whose squares would overflow or vanish, times a power of two (exact), and its inverse."""
-    if x.dtype != torch.float64:
-        return x, y, 1
-    largest = max((float(t.detach().abs().amax()) for t in (x, y) if t is not None and t.numel()), default=0.0)
-    exponent = int(np.frexp(largest)[1]) if np.isfinite(largest) else 0
-    if abs(exponent) <= 200:
-        return x, y, 1
-    shift = torch.tensor(-exponent)
-    return torch.ldexp(x, shift), None if y is None else torch.ldexp(y, shift), 2.0**exponent
+def _extreme(x):
+    """Whether squares of some row's entries would overflow, or vanish."""
+    if x.numel() == 0:
+        return False
+    largest = x.abs().amax(1)
+    return bool((((largest > 2.0**200) & (largest < float("inf"))) | ((largest < 2.0**-200) & (largest > 0))).any())
+
+
+def _run_scaled(run, x, y, name, radius, threads):
+    """One matrix of rows brought to a common scale (raw) or each to its own (directions) by exact powers of two."""
+    if GEOMETRIES[name].directional:
+        return run(unit_scale(x), None if y is None else unit_scale(y), [name], radius, threads)[0]
+    largest = max(float(t.abs().nan_to_num(0, 0, 0).amax()) for t in (x, y) if t is not None and t.numel())
+    exponent = math.frexp(largest)[1]
+    x, y = (None if t is None else times_power_of_two(t, -exponent) for t in (x, y))
+    return times_power_of_two(run(x, y, [name], radius, threads)[0], exponent)
 
 
 @_op.register_fake
@@ -241,39 +248,11 @@ _op.register_autograd(_backward, setup_context=_setup_context)
 _backward_op.register_autograd(_refuse_double_backward)
 
 
-# ---------------------------------------------------------------- backends
-
-
-def _run_native(x, y, names, radius, threads):
-    """List of matrices by geowidth._native: contiguous float32 or float64 rows in, packed and threaded there."""
-    x = x.detach().contiguous()
-    other = x if y is None else y.detach().contiguous()
-    rows, columns = len(x), len(other)
-    matrices = {name: x.new_empty(rows, columns) for name in names}
-    out = [matrices[name].data_ptr() if name in matrices else 0 for name in GEOMETRIES]
-    function = getattr(native()[0], f"distances_{str(x.dtype).removeprefix('torch.')}")
-    function(
-        x=x.data_ptr(),
-        n=rows,
-        y=other.data_ptr(),
-        m=columns,
-        depth=x.shape[1],
-        out=out,
-        stride=columns,
-        mirror=out if y is None else [0, 0, 0],
-        mirror_stride=columns,
-        scale=chord_scale(radius),
-        near=_distances_torch.NEAR[x.dtype],
-        symmetric=y is None,
-        threads=threads,
-    )
-    return list(matrices.values())
-
-
 OPERATION = Operation(
     "pairwise_distances",
     [
-        Backend("native", ("cpu",), _run_native, why_not_native),
+        Backend("native", ("cpu",), _distances_compiled.run_native, why_not_native),
+        Backend("cuda", ("cuda",), _distances_compiled.run_cuda, _distances_compiled.why_not_cuda),
         Backend("torch", ("cpu", "cuda"), _distances_torch.run),
     ],
 )

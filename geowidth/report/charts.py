@@ -32,7 +32,7 @@ def pixel(value):
 
 
 def element(name, content=None, **attributes):
-    """One element. `content` is markup already; attribute values are escaped; class_ and data_tip become class, data-tip."""
+    """One element. `content` is markup already; attribute values get escaped; data_tip becomes data-tip."""
     words = [name]
     for key, value in attributes.items():
         if value is None:
@@ -174,7 +174,7 @@ def layer_axis(frame, count):
 
 
 def bands(frame, tips):
-    """One invisible column per layer that carries what the pointer is told; the page lights up equal layers together."""
+    """One invisible column per layer with what the pointer is told; the page lights up equal layers together."""
     x, wide = frame.layers(len(tips)), (frame.x_end - frame.left) / len(tips)
     return "".join(
         element(

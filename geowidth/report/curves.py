@@ -34,7 +34,7 @@ def mean_series(series):
 
 def _token_axis(frame, highest):
     x = Scale(0.0, highest or 1.0, frame.left, frame.x_end)
-    ticks, step = charts.nice_ticks(0.0, x.high, max(4, int((frame.x_end - frame.left) / 90)))
+    ticks, step = charts.nice_ticks(0.0, x.high, max(4, int((frame.x_end - frame.left) / 65)))
     parts = [
         label(x(t), frame.y_end + 15, w, "tick", "middle") for t, w in zip(ticks, tick_labels(ticks, step), strict=True)
     ]
@@ -114,7 +114,7 @@ def loss_chart(run, looks, width=560.0, height=300.0):
 
 
 def difference_chart(run, looks, width=560.0, height=300.0):
-    """Inside of the paired-difference-over-training chart. The axis fits the later two thirds; earlier values may leave it."""
+    """Inside of the paired difference over training. The axis fits the last two thirds; earlier values may leave it."""
     names = [name for name in run.arm_names if name != run.baseline]
     series = {name: difference_series(run, name, run.baseline) for name in names}
     series = {name: lines for name, lines in series.items() if lines}
@@ -138,7 +138,7 @@ def _half_span(rows):
 
 
 def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0):
-    """Inside of the paired plot, and its height: a row per arm with every seed's difference, the mean and the t interval."""
+    """Inside of the paired plot, and its height: per arm every seed's difference, their mean and the t interval."""
     rows = [row for row in rows if not row.is_baseline]
     left = 30.0 + 6.6 * max([min(len(row.arm), 15) for row in rows], default=6)
     frame = Frame(width, 62.0 + row_height * max(len(rows), 1) + 26.0, left=left, right=16.0, top=62.0, bottom=26.0)
@@ -148,7 +148,7 @@ def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0):
         return head + label(width / 2, 84.0, "only one arm: nothing to compare", "soft", "middle"), frame.height
     span = _half_span(rows)
     x = Scale(-span, span, frame.left, frame.x_end)
-    ticks, step = charts.nice_ticks(-span, span, 6 if width > 500 else 4)
+    ticks, step = charts.nice_ticks(-span, span, 8 if width > 500 else 5)
     axis = []
     for tick, words in zip(ticks, tick_labels(ticks, step), strict=True):
         axis.append(rule(x(tick), frame.top - 8, x(tick), frame.y_end, "zero" if abs(tick) < step / 2 else "grid"))

@@ -28,7 +28,7 @@ def _model(run):
     layers = fact(run, "layers")
     if not is_finite(layers):
         layers = next((len(w) for w in (arm_widths(run, n) for n in run.arm_names) if w), None)
-    parts = [f"{layers} layers" if layers else "", f"d {dimension}" if is_finite(dimension) else ""]
+    parts = [f"{layers} layer{'s' * (layers != 1)}" if layers else "", f"d {dimension}" if is_finite(dimension) else ""]
     return ", ".join([*filter(None, parts), *([f"{heads} heads"] if is_finite(heads) else [])])
 
 
@@ -84,8 +84,8 @@ def _gromov_facts(layers):
         else ""
     )
     return (
-        "Gromov\u2013Wasserstein: no coupling better than matching each token with itself was found in this many layers: "
-        f"{', '.join(same)}.{left}"
+        "Gromov\u2013Wasserstein: no coupling better than matching each token with itself was found in this many "
+        f"layers: {', '.join(same)}.{left}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the report reads: the files of a run folder, whichever of them exist, and what is missing with the way to get it."""
+"""What the report reads: the files of a run folder, whichever exist, and what is missing with the way to get it."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ def as_record(value, kind):
 
 
 def lookup(data, *names):
-    """The first value under any of `names` in nested dicts, names in order, shallow places first; None if there is none."""
+    """The first value under any of `names` in nested dicts, in that order, shallow places first; or None."""
     for name in names:
         level = [data]
         while level:
@@ -124,7 +124,7 @@ _SHAPES = {
 
 
 def _optional(path, kind):
-    """The record at `path`, None when there is no such file; a UserError when its parts are not what its kind promises."""
+    """The record at `path`, None without such a file; a UserError when its parts are not what its kind promises."""
     if not path.is_file():
         return None
     record = records.read_json(path, kind=kind, schema=1)
@@ -138,7 +138,7 @@ def _optional(path, kind):
 
 
 def read_metrics(path):
-    """The objects of a metrics.jsonl. A torn last line, as a killed run leaves it, is passed over; any other is an error."""
+    """The objects of a metrics.jsonl. A torn last line, as a killed run leaves, is passed over; another is an error."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -181,7 +181,7 @@ def _schedules(folder):
 
 
 def read_run(folder):
-    """Read whatever a run folder holds. Raises UserError when it is no folder, holds nothing of a run, or a file is broken."""
+    """Read whatever a run folder holds. UserError when it is no folder, holds nothing of a run, or a file is broken."""
     path = Path(folder)
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"

@@ -44,6 +44,7 @@ def significant(value, digits=4):
         return plain(value, 0)
     if value == 0:
         return "0"
+    value = float(f"{value:.{digits - 1}e}")  # rounded first, so that 999.6 takes the decimals of 1000
     power = math.floor(math.log10(abs(value)))
     if not -4 <= power < 7:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")

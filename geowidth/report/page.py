@@ -4,7 +4,7 @@ from geowidth.report import charts, curves, profiles, style, tables, widths
 from geowidth.report.charts import element, escape, mark
 from geowidth.report.facts import key_facts, method_facts
 from geowidth.report.numbers import DASH, compact, is_finite, plain, signed, whole
-from geowidth.report.reproduce import files_list, limits, reproduce, versions
+from geowidth.report.reproduce import command_words, files_list, limits, reproduce, versions
 
 
 def tag(name, *content, **attributes):
@@ -39,7 +39,7 @@ def section(identifier, title, lead, *content):
 
 def absent(what, run):
     """A note in place of what is not there yet, with the command that makes it."""
-    return tag("p", escape(what) + " To make it: ", words("code", run.resume_command), class_="absent")
+    return tag("p", escape(what) + " To make it: ", tag("code", command_words(run.resume_command)), class_="absent")
 
 
 def legend(run, looks):
@@ -75,21 +75,18 @@ def headline(run, rows):
     """The sentence, the facts under it, and what is missing."""
     title, sentence = "This run is not finished: nothing may be concluded yet.", ""
     if run.comparison:
-        title, sentence = tables.headline(rows, run.baseline), str(run.comparison.get("sentence") or "")
-        for row in rows:  # an arm's own sentence stands beside its interval below
-            sentence = sentence.replace(row.sentence or "\0", "")
+        title, sentence = tables.headline(rows, run.baseline), tables.remainder(run.comparison, rows)
     facts = [tag("div", words("dt", name), words("dd", value)) for name, value in key_facts(run, rows)]
     parts = [
         words("p", "GeoWidth", class_="brand"),
         words("h1", title),
-        words("p", " ".join(sentence.split()), class_="lead") if sentence.strip() else "",
+        words("p", sentence, class_="lead") if sentence else "",
         tag("dl", *facts, class_="facts"),
     ]
     if run.missing:
         items = tag("ul", *(words("li", note) for note in run.missing))
-        lead = tag(
-            "p", words("strong", "Not finished. "), "This goes on where it stopped: ", words("code", run.resume_command)
-        )
+        command = tag("code", command_words(run.resume_command))
+        lead = tag("p", words("strong", "Not finished. "), "This goes on where it stopped: ", command)
         parts.append(tag("div", lead, items, class_="absent"))
     return tag("header", *parts)
 
@@ -97,8 +94,8 @@ def headline(run, rows):
 def work_section(run):
     """The nine profiles, the intrinsic dimension, and every number."""
     lead = (
-        "Each panel follows one signal over depth, layer 0 first: how far a layer\u2019s FFN moves the token states. Rows are "
-        "statistics, columns geometries; axes start at zero and carry raw numbers."
+        "Each panel follows one signal over depth, layer 0 first: how far a layer\u2019s FFN moves the token states. "
+        "Rows are statistics, columns geometries; axes start at zero and carry raw numbers."
     )
     if run.work is None or not profiles.layer_count(run.work):
         return section("work", "Where the model works", lead, absent("No work profile has been measured.", run))
@@ -138,8 +135,8 @@ def work_numbers(work):
 def widths_section(run, looks):
     """A step chart per arm, and the table of budgets and widths."""
     lead = (
-        "FFN width of every layer under one parameter budget. The dashed line is the uniform width; dotted lines are floors "
-        "and caps, and \u25b4 or \u25be marks a layer that stands at one."
+        "FFN width of every layer under one parameter budget. The dashed line is the uniform width; dotted lines are "
+        "floors and caps, and \u25b4 or \u25be marks a layer that stands at one."
     )
     names = [name for name in run.arm_names if widths.arm_widths(run, name)]
     if not names:
@@ -186,8 +183,8 @@ def width_table(run, names):
 def loss_section(run, looks):
     """Loss curves and the paired difference over training."""
     lead = (
-        "Held-out loss while training. Thin lines are single seeds, bold lines their mean. In the second chart the baseline\u2019s "
-        "loss of the same seed is taken away: seeds differ more than arms do, and pairing removes that."
+        "Held-out loss while training. Thin lines are single seeds, bold lines their mean. In the second chart the "
+        "baseline\u2019s loss of the same seed is taken away: seeds differ more than arms do, and pairing removes that."
     )
     if not any(curves.loss_series(run, name) for name in run.arm_names):
         return section("loss", "How training went", lead, absent("No model has been trained.", run))
@@ -203,13 +200,13 @@ def loss_section(run, looks):
 def evidence_section(run, rows, looks):
     """The paired plot, one sentence per arm, and the tables."""
     lead = (
-        "Small marks are single seeds, the diamond is their mean, the bar its t interval. A bar across zero means: no difference "
-        "seen at this size. Intervals are not corrected for the number of arms compared."
+        "Small marks are single seeds, the diamond is their mean, the bar its t interval. A bar across zero means: no "
+        "difference seen at this size. Intervals are not corrected for the number of arms compared."
     )
     if not any(row.losses for row in rows):
         return section("evidence", "Did it help", lead, absent("No losses to compare yet.", run))
     plot = responsive(
-        "paired", lambda width: curves.paired_chart(rows, looks, run.baseline, width), "Paired differences of the final loss",
+        "paired", lambda width: curves.paired_chart(rows, looks, run.baseline, width), "Paired differences of loss",
         " ".join(tables.verdict(row, run.baseline) for row in rows), 620.0, 352.0,
     )  # fmt: skip
     sayings = []
@@ -218,7 +215,8 @@ def evidence_section(run, rows, looks):
         icon = element("svg", mark(look.shape, 7.0, 7.0, 4.4, f"fill-arm{look.hue}"), viewBox="0 0 14 14",
                        class_="chart dotmark", aria_hidden="true")  # fmt: skip
         sayings.append(tag("div", tag("dt", icon, escape(row.arm)), words("dd", tables.verdict(row, run.baseline))))
-    return section("evidence", "Did it help", lead, tag("div", plot, tag("dl", *sayings, class_="verdicts"), class_="beside"),
+    pair = tag("div", plot, tag("dl", *sayings, class_="verdicts"), class_="beside")
+    return section("evidence", "Did it help", lead, pair,
                    "" if run.comparison else absent("The arms have not been compared.", run),
                    paired_table(rows), seed_table(rows))  # fmt: skip
 
@@ -230,8 +228,8 @@ def paired_table(rows):
     stated = {tables.seeds_needed(row)[1:] for row in rows if row.power}
     effect, power = next(iter(stated)) if len(stated) == 1 else (None, None)
     need = f"seeds to see {effect:g}" if is_finite(effect) else "seeds needed"
-    head = ["arm", "mean loss", "bits per byte", "difference \u00b1 se", f"{share} interval", "sign-flip p", "seeds", need,
-            "parameters", "tokens", "FLOPs", "seconds"]  # fmt: skip
+    head = ["arm", "mean loss", "bits per byte", "difference \u00b1 se", f"{share} interval", "sign-flip p", "seeds",
+            need, "parameters", "tokens", "FLOPs", "seconds"]  # fmt: skip
     body = []
     for row in rows:
         number, own, _ = tables.seeds_needed(row)
@@ -239,9 +237,9 @@ def paired_table(rows):
         p = f"{row.sign_flip_p:.3g}" if is_finite(row.sign_flip_p) else DASH
         error = f" \u00b1 {plain(row.standard_error, 4)}" if is_finite(row.standard_error) else ""
         difference = "baseline" if row.is_baseline else signed(row.difference, 4) + error
-        body.append([row.arm, plain(row.mean_loss, 4), plain(row.bits_per_byte, 4), difference, tables.interval_words(row), p,
-                     len(row.losses), number, whole(row.parameters), compact(row.tokens), compact(row.flops),
-                     plain(row.seconds, 1)])  # fmt: skip
+        costs = [whole(row.parameters), compact(row.tokens), compact(row.flops), plain(row.seconds, 1)]
+        loss = [plain(row.mean_loss, 4), plain(row.bits_per_byte, 4), difference, tables.interval_words(row), p]
+        body.append([row.arm, *loss, len(row.losses), number, *costs])
     caption = "Final validation loss in nats, differences paired by seed, cost of one seed"
     caption += f"; seeds needed for {100 * power:g} % power" if is_finite(power) else ""
     return grid_table(head, body, "dense", caption)

@@ -5,8 +5,8 @@ import math
 from geowidth.errors import UserError
 from geowidth.report import charts, style
 from geowidth.report.charts import Frame, bands, curve, element, escape, label, mark, rule
-from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, significant
 from geowidth.report.folder import as_record
+from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, significant
 
 GEOMETRIES = ("raw", "spherical", "hyperbolic")
 STATISTICS = ("shift", "gw", "topology")
@@ -22,7 +22,7 @@ ESTIMATORS = {
 
 
 def signal(work, statistic, geometry):
-    """One signal of a work record as a list of floats (NaN where there is no number), or [] when it was not measured."""
+    """One signal of a work record as a list of floats (NaN where there is no number), or [] if it was not measured."""
     values = (work.get("work") or {}).get(geometry) or {}
     return [float(v) if is_number(v) else math.nan for v in values.get(statistic) or []]
 
@@ -119,7 +119,7 @@ def _trace(frame, x, y, values):
 
 
 def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False):
-    """The inside of one panel: name, unit and peak, axes, the signal with odd values marked, columns for the pointer."""
+    """The inside of one panel: name, unit, peak, axes, the signal with odd values marked, columns for the pointer."""
     values = signal(work, statistic, geometry)
     frame = Frame(width, height, top=42.0)
     ranges = quantile_bands(work, statistic, geometry)
@@ -191,8 +191,8 @@ def dimension_panel(work, width=352.0, height=172.0):
     for name in sorted(series, key=lambda n: n == main):
         points = [None if _height(y, v) is None else (x(i), y(v)) for i, v in enumerate(series[name])]
         body += curve(points, "line" if name == main else f"line thin dash{2 + named.index(name)}")
-        crowded = count > 48
-        body += "".join(mark("circle", *p, 2.3, "dot") for p in points if p and name == main and not crowded)
+        dotted = (name == main and count <= 48) or count == 1  # one layer has no line to show
+        body += "".join(mark("circle", *p, 2.3, "dot" if name == main else "dot open") for p in points if p and dotted)
     body += _odd_marks(frame, x, series[main]) + _end_names(frame, x, y, series, main)
     tips = [
         f"layer {i}: "
@@ -219,8 +219,8 @@ def _end_names(frame, x, y, series, main):
 def profile_svg(work, *, key=None, title="Geometric work of each FFN layer"):
     """The nine profiles of a work record as one stand-alone SVG document (text), light or dark as its reader prefers.
 
-    `work`: a WorkProfile, the content of a work.json as a dict, or the path of one. `key`: the (statistic, geometry) pair
-    to mark as the one that sets the widths, if any. Raises UserError when the record holds no work.
+    `work`: a WorkProfile, the content of a work.json as a dict, or the path of one. `key`: the (statistic, geometry)
+    pair to mark as the one that sets the widths, if any. Raises UserError when the record holds no work.
     """
     work = as_record(work, "geowidth.work")
     layers = layer_count(work)

@@ -21,6 +21,11 @@ def _block(title, *content):
     return element("div", element("h3", escape(title)) + "".join(content))
 
 
+def command_words(command):
+    """A command as markup whose lines break between words, never at the hyphens of an option."""
+    return " ".join(element("span", escape(word), class_="w") for word in command.split(" "))
+
+
 def _list(items):
     return element("ul", "".join(element("li", item) for item in items))
 
@@ -32,8 +37,8 @@ def reproduce(run):
         run.resume_command,
         f"geowidth report {shlex.quote(str(run.path))}",
     ]
-    lines = element("pre", element("code", escape("\n".join(commands))))
-    note = "Run in GeoWidth\u2019s source folder. The same seed on the same machine gives the same bits; seconds will differ."
+    lines = element("pre", element("code", "\n".join(map(command_words, commands))))
+    note = "Run in GeoWidth\u2019s source folder. The same seed and machine give the same bits; seconds will differ."
     return _block("Make it again", lines, element("p", escape(note)))
 
 

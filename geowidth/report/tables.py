@@ -1,14 +1,10 @@
-"""The paired table: one row per arm, in numbers, in words, as terminal text and as CSV files."""
+"""The paired table: one row per arm, in numbers, in words, and as terminal text."""
 
-import csv
-import io
-import math
+import textwrap
 from dataclasses import dataclass
 
 from geowidth.report.folder import as_record, lookup
 from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, signed, whole
-from geowidth.report.profiles import ESTIMATORS, GEOMETRIES, STATISTICS, signal
-from geowidth.report.widths import arm_widths, at_bounds, bound
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def _losses(arm, trainings):
 
 
 def arm_rows(comparison, arms=None, names=None):
-    """One ArmRow per arm, from a comparison record and the trainings {arm: {seed: TrainingRun}}, either of them optional."""
+    """One ArmRow per arm, from a comparison record and the trainings {arm: {seed: TrainingRun}}, both optional."""
     comparison, arms = comparison or {}, arms or {}
     baseline = comparison.get("baseline") or "uniform"
     compared = {str(arm.get("arm")): arm for arm in comparison.get("arms") or []}
@@ -106,7 +102,7 @@ def interval_words(row, decimals=4):
 
 
 def seeds_needed(row):
-    """(number of seeds as text, effect in nats or None, power or None). No number beside an interval: a million is too few."""
+    """(number of seeds as text, effect in nats or None, power or None). None with an interval: over a million."""
     seeds = row.power.get("seeds")
     none = "> 1 000 000".replace(" 0", "\u202f0") if row.power and row.interval else DASH
     return whole(seeds) if is_number(seeds) else none, _number(row.power.get("effect")), _number(row.power.get("power"))
@@ -183,12 +179,20 @@ def headline(rows, baseline):
     return f"{text[0].upper()}{text[1:]} ({seeds} paired seed{'s' * (seeds != 1)})."
 
 
+def remainder(comparison, rows):
+    """What the comparison's sentence says beyond the sentences of its arms and the headline."""
+    sentence = str((comparison or {}).get("sentence") or "")
+    for said in (*(row.sentence for row in rows), "No arm can be told from the baseline at this size."):
+        sentence = sentence.replace(said or "\0", "")
+    return " ".join(sentence.split())
+
+
 def _and(names):
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def table(comparison):
-    """The paired table as plain text for a terminal, at most 100 characters wide, ending in the plain sentence.
+    """The paired table as plain text for a terminal, at most 100 characters wide, and under it what may be concluded.
 
     `comparison`: a Comparison, the content of a comparison.json as a dict, or the path of one.
     """
@@ -211,89 +215,7 @@ def table(comparison):
         "  ".join([line[0].ljust(wide[0]), *(c.rjust(w) for c, w in zip(line[1:], wide[1:], strict=True))])
         for line in lines
     ]
-    sentence = comparison.get("sentence")
-    return "\n".join([texts[0], "\u2500" * len(texts[0]), *texts[1:], *(["", str(sentence)] if sentence else [])])
-
-
-def _cell(value):
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return (
-            "nan"
-            if math.isnan(value)
-            else "inf"
-            if value == math.inf
-            else "-inf"
-            if value == -math.inf
-            else repr(value)
-        )
-    return value
-
-
-def _csv(columns, rows):
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return out.getvalue()
-
-
-def work_csv(run):
-    """layer, geometry, statistic, unit, value. Intrinsic dimensions have no geometry and the statistic dimension_ESTIMATOR."""
-    units = {"raw": "length", "spherical": "radians", "hyperbolic": "length"}
-    work = run.work or {}
-    rows = [
-        (layer, geometry, statistic, units[geometry], value)
-        for geometry in GEOMETRIES
-        for statistic in STATISTICS
-        for layer, value in enumerate(signal(work, statistic, geometry))
-    ]
-    for name in ESTIMATORS:
-        values = (work.get("dimension") or {}).get(name) or []
-        rows += [(i, "", f"dimension_{name}", "dimensions", v) for i, v in enumerate(values)]
-    return _csv(("layer", "geometry", "statistic", "unit", "value"), rows)
-
-
-def widths_csv(run):
-    """arm, layer, width, base_width, floor, cap, at ("floor", "cap" or empty)."""
-    rows = []
-    for name in run.arm_names:
-        schedule, widths = run.schedules.get(name), arm_widths(run, name)
-        floors, caps = at_bounds(schedule, widths)
-        for i, width in enumerate(widths):
-            at = "floor" if i in floors else "cap" if i in caps else ""
-            limits = bound(schedule, "floor", i), bound(schedule, "cap", i)
-            rows.append((name, i, width, (schedule or {}).get("base_width"), *limits, at))
-    return _csv(("arm", "layer", "width", "base_width", "floor", "cap", "at"), rows)
-
-
-def losses_csv(run):
-    """arm, seed, step, split, loss (nats per token), tokens, seconds: every line of every metrics.jsonl."""
-    keys = ("step", "split", "loss", "tokens", "seconds")
-    rows = [
-        (name, seed, *(line.get(key) for key in keys))
-        for name in run.arm_names
-        for seed, training in run.arms.get(name, {}).items()
-        for line in training.metrics
-    ]
-    return _csv(("arm", "seed", *keys), rows)
-
-
-COMPARISON_COLUMNS = (
-    "arm", "baseline", "seeds", "mean_loss", "bits_per_byte", "difference", "standard_error", "interval_low",
-    "interval_high", "confidence", "sign_flip_p", "effect", "power", "seeds_needed", "parameters", "tokens", "flops", "seconds",
-)  # fmt: skip
-
-
-def comparison_csv(rows, baseline):
-    """One line per arm with the columns of COMPARISON_COLUMNS; losses and differences in nats, costs of one seed."""
-    lines = []
-    for row in rows:
-        low, high = row.interval or (None, None)
-        power = [row.power.get(key) for key in ("effect", "power", "seeds")]
-        lines.append((
-            row.arm, baseline, len(row.losses), row.mean_loss, row.bits_per_byte, row.difference, row.standard_error, low,
-            high, row.confidence, row.sign_flip_p, *power, row.parameters, row.tokens, row.flops, row.seconds,
-        ))  # fmt: skip
-    return _csv(COMPARISON_COLUMNS, lines)
+    baseline = comparison.get("baseline") or "uniform"
+    sayings = [headline(rows, baseline), *(row.sentence for row in rows if row.sentence), remainder(comparison, rows)]
+    wrapped = [textwrap.fill(saying, 100, subsequent_indent="  ") for saying in sayings if saying]
+    return "\n".join([texts[0], "\u2500" * len(texts[0]), *texts[1:], "", *wrapped])

@@ -46,7 +46,7 @@ def arm_widths(run, name):
 
 
 def bound(schedule, name, layer):
-    """The floor or cap (`name`) of one layer, from a schedule's settings: one number for all layers or a list; or None."""
+    """The floor or cap (`name`) of one layer in a schedule's settings, given as one number or a list; or None."""
     value = ((schedule or {}).get("settings") or {}).get(name)
     if isinstance(value, list):
         value = value[layer] if layer < len(value) else None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from geowidth import records
-from geowidth.report import profiles, tables
+from geowidth.report import profiles, spreadsheets, tables
 from geowidth.report.charts import clean
 from geowidth.report.facts import key_facts
 from geowidth.report.folder import read_run
@@ -36,7 +36,7 @@ def _summary(run, rows):
         "baseline": run.baseline,
         "arms": [
             {"arm": row.arm, "mean_loss": row.mean_loss, "difference": row.difference, "interval": row.interval,
-             "differences": {str(s): d for s, d in row.differences.items()}, "verdict": tables.verdict(row, run.baseline)}
+             "differences": row.differences, "verdict": tables.verdict(row, run.baseline)}
             for row in rows
         ],
         "peaks": peaks,
@@ -47,11 +47,11 @@ def _summary(run, rows):
 
 
 def write_report(run_folder):
-    """Draw a run folder as report.html, report.json, work.csv, widths.csv, losses.csv and comparison.csv; returns the page's Path.
+    """Draw a run folder as report.html, with report.json and CSV files beside it; returns the page's Path.
 
-    Reads whatever of settings.json, work.json, schedules/, arms/ and comparison.json exists: a half-finished run is drawn
-    too, with notes on what is missing and the command that makes it. Equal files give equal bytes. CSV files hold a
-    header when there is nothing to tell; infinities and NaN are written inf, -inf and nan there.
+    Reads whatever of settings.json, work.json, schedules/, arms/ and comparison.json exists: a half-finished run is
+    drawn too, with notes on what is missing and the command that makes it. Equal files give equal bytes. work.csv,
+    widths.csv, losses.csv and comparison.csv hold only their header when there is nothing to tell.
 
     Raises UserError when the folder does not exist, holds nothing of a run or a broken file, or cannot be written.
     """
@@ -62,10 +62,10 @@ def write_report(run_folder):
     comparison = {"baseline": run.baseline, **(run.comparison or {})}
     rows = tables.arm_rows(comparison, run.arms, run.arm_names)
     texts = {
-        "work.csv": tables.work_csv(run),
-        "widths.csv": tables.widths_csv(run),
-        "losses.csv": tables.losses_csv(run),
-        "comparison.csv": tables.comparison_csv(rows, run.baseline),
+        "work.csv": spreadsheets.work_csv(run),
+        "widths.csv": spreadsheets.widths_csv(run),
+        "losses.csv": spreadsheets.losses_csv(run),
+        "comparison.csv": spreadsheets.comparison_csv(rows, run.baseline),
     }
     for name, text in texts.items():
         records.write_text(folder / name, clean(text))

@@ -68,7 +68,8 @@ def schedule_record(arm, layers, base=344):
     budget = {"unit": "parameters", "value": 384 * base * layers, "spent": 384 * base * layers}
     return {
         "kind": "geowidth.schedule", "schema": 1, "name": arm, "widths": widths, "base_width": base,
-        "budget": budget, "quantum": 1, "layers": layers, "settings": settings, "details": {}, "environment": ENVIRONMENT,
+        "budget": budget, "quantum": 1, "layers": layers, "settings": settings, "details": {},
+        "environment": ENVIRONMENT,
     }  # fmt: skip
 
 
@@ -118,8 +119,8 @@ def comparison_record(final, layers, sentence=None):
         row |= {"seconds": 48.2 + len(arm) / 10, "losses": own, "mean_loss": float(np.mean(list(own.values())))}
         arms.append(row | {"difference": None if arm == "uniform" else difference(own, final["uniform"])})
     sentence = sentence or (
-        "No difference from uniform is seen for the cosine or the geometry widths at this size; the reversed control is worse "
-        "in every seed."
+        "No difference from uniform is seen for the cosine or the geometry widths at this size; the reversed control "
+        "is worse in every seed."
     )
     return {
         "kind": "geowidth.comparison", "schema": 1, "baseline": "uniform", "arms": arms, "sentence": sentence,
@@ -143,7 +144,8 @@ def write_training(folder, final, layers, arm, seed, *, finished=True):
         lines.append({"step": step, "split": "validation", "loss": loss, "tokens": step * 2048, "seconds": step * 0.31})
     text = "".join(records.dumps(line) + "\n" for line in lines)
     records.write_text(folder / "metrics.jsonl", text if finished else text + '{"step": 80, "spl')
-    config = {"kind": "geowidth.training", "schema": 1, "preset": "nano", "seed": seed, "widths": widths_of(arm, layers),
+    config = {"kind": "geowidth.training", "schema": 1, "preset": "nano", "seed": seed,
+              "widths": widths_of(arm, layers),
               "model": {"vocabulary": 256, "layers": layers, "dimension": 128, "heads": 4, "context": 256},
               "corpus": CORPUS, "training": {"steps": 150}, "environment": ENVIRONMENT}  # fmt: skip
     records.write_json(folder / "config.json", config)
@@ -156,11 +158,11 @@ def write_training(folder, final, layers, arm, seed, *, finished=True):
 
 
 def make_run(folder, *, layers=8, arms=("uniform", "cosine", "geometry", "reversed"), seeds=3, odd=False, half=False):
-    """A run folder. `half`: the first two arms are trained, the second one's last seed only partly; nothing follows yet."""
+    """A run folder. `half`: the first two arms are trained, the second one's last seed only partly; no more yet."""
     folder = Path(folder)
     settings = {
-        "preset": "nano", "corpus": "stdlib", "arms": list(arms), "seeds": list(range(seeds)), "steps": 150, "tokens": 512,
-        "geometry": "hyperbolic", "statistic": "topology", "reference": "arms/uniform/seed-0",
+        "preset": "nano", "corpus": "stdlib", "arms": list(arms), "seeds": list(range(seeds)), "steps": 150,
+        "tokens": 512, "geometry": "hyperbolic", "statistic": "topology", "reference": "arms/uniform/seed-0",
     }  # fmt: skip
     records.write_json(folder / "settings.json", {"kind": "geowidth.run", "schema": 1, "settings": settings})
     final = losses(arms, seeds)

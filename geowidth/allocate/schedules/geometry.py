@@ -52,6 +52,8 @@ def geometry(
     if work is None:
         raise UserError("schedule 'geometry' needs a work profile; give --work work.json (made by geowidth measure)")
     raw = mix(work, mixture) if mixture is not None else signal(work, f"{geometry}/{statistic}")
+    if not isinstance(smoothing, bool):
+        raise UserError(f"smoothing is {smoothing!r}; allowed: true or false")
     difficulty = smooth(raw) if smoothing else raw
     if sensitivity is not None:
         difficulty = difficulty * per_layer("sensitivity", sensitivity, problem.layers)

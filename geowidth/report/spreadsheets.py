@@ -1,0 +1,96 @@
+"""The CSV files beside the page: one header line, then one line per fact, numbers that read back exactly.
+
+An empty cell is a number that is not known; infinities and NaN are written inf, -inf and nan, which `float` reads.
+"""
+
+import csv
+import io
+import math
+
+from geowidth.report.profiles import ESTIMATORS, GEOMETRIES, STATISTICS, signal
+from geowidth.report.widths import arm_widths, at_bounds, bound
+
+
+def _cell(value):
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return (
+            "nan"
+            if math.isnan(value)
+            else "inf"
+            if value == math.inf
+            else "-inf"
+            if value == -math.inf
+            else repr(value)
+        )
+    return value
+
+
+def _csv(columns, rows):
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def work_csv(run):
+    """layer, geometry, statistic, unit, value. Dimensions have no geometry and the statistic dimension_ESTIMATOR."""
+    units = {"raw": "length", "spherical": "radians", "hyperbolic": "length"}
+    work = run.work or {}
+    rows = [
+        (layer, geometry, statistic, units[geometry], value)
+        for geometry in GEOMETRIES
+        for statistic in STATISTICS
+        for layer, value in enumerate(signal(work, statistic, geometry))
+    ]
+    for name in ESTIMATORS:
+        values = (work.get("dimension") or {}).get(name) or []
+        rows += [(i, "", f"dimension_{name}", "dimensions", v) for i, v in enumerate(values)]
+    return _csv(("layer", "geometry", "statistic", "unit", "value"), rows)
+
+
+def widths_csv(run):
+    """arm, layer, width, base_width, floor, cap, at ("floor", "cap" or empty)."""
+    rows = []
+    for name in run.arm_names:
+        schedule, widths = run.schedules.get(name), arm_widths(run, name)
+        floors, caps = at_bounds(schedule, widths)
+        for i, width in enumerate(widths):
+            at = "floor" if i in floors else "cap" if i in caps else ""
+            limits = bound(schedule, "floor", i), bound(schedule, "cap", i)
+            rows.append((name, i, width, (schedule or {}).get("base_width"), *limits, at))
+    return _csv(("arm", "layer", "width", "base_width", "floor", "cap", "at"), rows)
+
+
+def losses_csv(run):
+    """arm, seed, step, split, loss (nats per token), tokens, seconds: every line of every metrics.jsonl."""
+    keys = ("step", "split", "loss", "tokens", "seconds")
+    rows = [
+        (name, seed, *(line.get(key) for key in keys))
+        for name in run.arm_names
+        for seed, training in run.arms.get(name, {}).items()
+        for line in training.metrics
+    ]
+    return _csv(("arm", "seed", *keys), rows)
+
+
+COMPARISON_COLUMNS = (
+    "arm", "baseline", "seeds", "mean_loss", "bits_per_byte", "difference", "standard_error", "interval_low",
+    "interval_high", "confidence", "sign_flip_p", "effect", "power", "seeds_needed", "parameters", "tokens", "flops",
+    "seconds",
+)  # fmt: skip
+
+
+def comparison_csv(rows, baseline):
+    """One line per arm with the columns of COMPARISON_COLUMNS; losses and differences in nats, costs of one seed."""
+    lines = []
+    for row in rows:
+        low, high = row.interval or (None, None)
+        power = [row.power.get(key) for key in ("effect", "power", "seeds")]
+        lines.append((
+            row.arm, baseline, len(row.losses), row.mean_loss, row.bits_per_byte, row.difference, row.standard_error,
+            low, high, row.confidence, row.sign_flip_p, *power, row.parameters, row.tokens, row.flops, row.seconds,
+        ))  # fmt: skip
+    return _csv(COMPARISON_COLUMNS, lines)

@@ -1,0 +1,53 @@
+"""Presets are sound, and wrong settings are refused by name."""
+
+import math
+
+import pytest
+
+from geowidth import records
+from geowidth.errors import UserError
+from geowidth.models import TaperedTransformer
+from geowidth.models.presets import PRESETS, Preset, preset_named
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_presets_are_sound(preset):
+    assert 500_000 <= TaperedTransformer(preset.model, seed=None).parameter_count() <= 2_000_000
+    assert 6 <= preset.model.layers <= 8 and len(set(preset.model.widths)) == 1
+    assert len(preset.run.seeds) >= 3 and preset.run.arms[0] == "uniform" and len(preset.run.arms) == 4
+    assert preset.base_width % preset.run.multiple == 0
+    assert Preset.from_json(records.loads(records.dumps(preset.to_json()))) == preset
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(UserError, match="'nono'; allowed: nano"):
+        preset_named("nono")
+    with pytest.raises(UserError, match="learningrate"):
+        preset_named("nano").with_training(learningrate=1)
+    with pytest.raises(UserError, match="3 widths"):
+        preset_named("nano").with_widths((1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"steps": 2.5},
+        {"batch": True},
+        {"learning_rate": 0},
+        {"learning_rate": math.nan},
+        {"clip": -1},
+        {"beta2": 1.0},
+        {"warmup": 1.5},
+    ],
+)
+def test_bad_settings_are_refused_by_name(change):
+    with pytest.raises(UserError, match=next(iter(change))):
+        preset_named("nano").with_training(**change)
+
+
+def test_none_keeps_the_preset():
+    nano = preset_named("nano")
+    assert nano.with_training(steps=None) == nano.training
+    assert nano.with_training(batch=1).microbatch == 1
+    assert nano.with_widths(None) == nano.model

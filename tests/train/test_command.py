@@ -1,0 +1,65 @@
+"""`geowidth train` as a user meets it."""
+
+import pytest
+
+from geowidth import cli, records
+from geowidth.train import checkpoint
+
+
+@pytest.fixture
+def schedule(tmp_path):
+    path = tmp_path / "schedule.json"
+    record = {"kind": "geowidth.schedule", "schema": 1, "name": "cosine", "widths": [36, 12]}
+    records.write_json(path, record)
+    return path
+
+
+def test_train_resume_and_finished(tiny, text, schedule, tmp_path, capsys):
+    arguments = ["train", "--preset", "tiny", "--schedule", str(schedule), "--steps", "9", "--seed", "3"]
+    arguments += ["--out", str(tmp_path / "run"), "--corpus", str(text)]
+    assert cli.main(arguments) == 0
+    captured = capsys.readouterr()
+    assert "run is finished: validation loss" in captured.out and "bits per byte" in captured.out
+    assert "train cosine seed 3: 9/9 steps" in captured.err and "tokens/s" in captured.err
+    result = checkpoint.read_result(tmp_path / "run")
+    assert (result["arm"], result["seed"], result["steps"], result["widths"]) == ("cosine", 3, 9, [36, 12])
+    assert records.read_json(tmp_path / "run" / "config.json")["kind"] == "geowidth.training"
+    assert cli.main(arguments) == 0
+    assert "was finished before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "nono"], "preset is 'nono'; allowed: nano"),
+        (["--schedule", "nothing.json"], "cannot read nothing.json"),
+        (["--steps", "0"], "steps is 0"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--learning-rate", "nan"], "learning_rate is nan"),
+        (["--corpus", "nothing.txt"], "'nothing.txt' does not exist"),
+        (["--batch", "0"], "batch is 0"),
+        (["--threads", "0"], "threads is 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(tiny, tmp_path, capsys, arguments, words):
+    assert cli.main(["train", "--out", str(tmp_path / "run"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_schedules_that_do_not_fit(tiny, schedule, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "run")]
+    assert cli.main(["train", "--schedule", str(schedule), *out]) == 2
+    assert "2 widths came; preset 'nano' has" in capsys.readouterr().err
+    for value in ({"kind": "geowidth.work", "schema": 1}, {"kind": "geowidth.schedule", "schema": 1, "widths": 3}):
+        records.write_json(schedule, value)
+        assert cli.main(["train", "--preset", "tiny", "--schedule", str(schedule), *out]) == 2
+    assert "widths 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--steps", "1e3"], ["--seed", "x"], ["--stepps", "3"], []])
+def test_wrong_words_are_code_2(tmp_path, arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", *(["--out", str(tmp_path / "run")] if arguments else []), *arguments])
+    assert stop.value.code == 2

@@ -1,0 +1,293 @@
+"""The training loop: gradients, schedules, order, and the same bits however often it is killed."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from geowidth import records
+from geowidth.errors import UserError
+from geowidth.models import TaperedTransformer, load_model
+from geowidth.train import checkpoint, load_corpus, train
+from geowidth.train.loop import (
+    IGNORED,
+    DataOrder,
+    accumulate_gradients,
+    adamw,
+    evaluation_steps,
+    learning_rate,
+    mean_loss,
+)
+
+# What the subprocesses run: `train` with the tiny preset. Arguments: folder, corpus, steps.
+CHILD = """
+import sys
+sys.path.insert(0, {tests!r})
+from conftest import MODEL, SETTINGS
+from geowidth.models.presets import PRESETS, Preset
+from geowidth.train import train
+preset = Preset("tiny", MODEL, SETTINGS, PRESETS["nano"].run)
+train(preset, (30, 18), 4, sys.argv[1], steps=int(sys.argv[3]), corpus=sys.argv[2], save_seconds=0)
+"""
+
+
+def start_child(*arguments):
+    code = CHILD.format(tests=os.path.dirname(__file__))
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_step(folder, step, process):
+    until = time.monotonic() + 60
+    while checkpoint.saved_step(folder) < step:
+        assert process.poll() is None and time.monotonic() < until, process.stderr.read()
+        time.sleep(0.01)
+
+
+def losses(folder):
+    return [(m["step"], m["split"], m["loss"], m["tokens"]) for m in checkpoint.read_metrics(folder / "metrics.jsonl")]
+
+
+def same_run(one, two):
+    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    assert losses(one) == losses(two)
+    a, b = checkpoint.read_result(one), checkpoint.read_result(two)
+    for name in ("loss", "best_loss", "bits_per_byte", "tokens", "flops", "parameters", "widths"):
+        assert a[name] == b[name], name
+
+
+def lengths_batch():
+    """8 sequences of lengths 1..8, padded to 8 with IGNORED targets."""
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(256, (8, 9), generator=generator)
+    targets = tokens[:, 1:].clone()
+    for row in range(8):
+        targets[row, row + 1 :] = IGNORED
+    return tokens[:, :-1], targets
+
+
+@pytest.mark.parametrize("microbatch", [1, 2, 3, 4, 8, 100])
+def test_accumulation_does_not_depend_on_the_cut(tiny, microbatch):
+    tokens, targets = lengths_batch()
+    models = [TaperedTransformer(tiny.model, seed=1) for _ in range(2)]
+    values = [accumulate_gradients(models[0], tokens, targets, microbatch)]
+    loss = functional.cross_entropy(models[1](tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    loss.backward()
+    values.append(loss.item())
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+    for model in models:
+        adamw(model, tiny.training).step()
+    for (name, a), (_, b) in zip(models[0].named_parameters(), models[1].named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_accumulation_weights_tokens():
+    """Token losses [4] and [1, 1, 1] in two microbatches: 7 / 4, where the mean of means is 2.5."""
+
+    class Fixed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shift = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, tokens):  # the loss of target 0 is the token itself, plus the shift
+            return torch.stack((torch.zeros(tokens.shape), torch.log(torch.expm1(tokens + self.shift))), -1)
+
+    model = Fixed()
+    tokens = torch.tensor([[4.0, 9.0, 9.0], [1.0, 1.0, 1.0]])
+    targets = torch.tensor([[0, IGNORED, IGNORED], [0, 0, 0]])
+    assert accumulate_gradients(model, tokens, targets, 1) == pytest.approx(1.75, rel=1e-6)
+    assert model.shift.grad.item() == pytest.approx(1.0, rel=1e-6)
+
+
+def test_microbatches_without_tokens_add_nothing(tiny):
+    model = TaperedTransformer(tiny.model)
+    tokens, targets = lengths_batch()
+    accumulate_gradients(model, tokens, targets, 8)
+    wanted = [p.grad.clone() for p in model.parameters()]
+    empty = torch.full_like(targets, IGNORED)
+    accumulate_gradients(model, tokens, empty, 4)
+    assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
+    model.zero_grad()
+    accumulate_gradients(model, torch.cat((tokens, tokens)), torch.cat((targets, empty)), 8)
+    assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
+    assert accumulate_gradients(model, tokens[:0], targets[:0], 4) == 0.0
+
+
+def test_decay_is_on_matrices_only(tiny):
+    model = TaperedTransformer(tiny.model)
+    decay = {p: group["weight_decay"] for group in adamw(model, tiny.training).param_groups for p in group["params"]}
+    assert {name: decay[p] for name, p in model.named_parameters()} == {
+        name: 0.1 if p.ndim == 2 else 0.0 for name, p in model.named_parameters()
+    }
+
+
+def test_learning_rate(tiny):
+    settings = replace(tiny.training, steps=100, learning_rate=1.0, warmup=0.1, final_rate=0.2)
+    rates = [learning_rate(settings, step) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * k for k in range(1, 11)])
+    assert rates[54] == pytest.approx(0.6)  # half-way down
+    assert rates[-1] == pytest.approx(0.2)
+    assert all(a >= b for a, b in zip(rates[9:], rates[10:], strict=False))
+    assert learning_rate(replace(settings, steps=1), 0) == 1.0
+
+
+def test_evaluations_are_evenly_spread_and_end_with_the_last_step(tiny):
+    assert sorted(evaluation_steps(replace(tiny.training, steps=100, evaluations=4))) == [25, 50, 75, 100]
+    assert sorted(evaluation_steps(replace(tiny.training, steps=3, evaluations=9))) == [1, 2, 3]
+
+
+def test_data_order():
+    stream = torch.arange(12 * 16 + 1, dtype=torch.int64).to(torch.uint8)
+    order = DataOrder(stream, 16, 5, seed=3)
+    seen = [int(w[0]) // 16 for step in range(24) for w in order.batch(step)]
+    for epoch in range(10):  # every window once a pass, and each pass in another order
+        assert sorted(seen[12 * epoch : 12 * epoch + 12]) == list(range(12))
+    assert seen[:12] != seen[12:24]
+    assert torch.equal(DataOrder(stream, 16, 5, seed=3).batch(7), order.batch(7))
+    assert not torch.equal(DataOrder(stream, 16, 5, seed=4).batch(7), order.batch(7))
+
+
+def test_training_learns_and_writes_what_it_says(tiny, text, tmp_path):
+    result = train("tiny", None, 1, tmp_path, steps=120, corpus=text)
+    lines = checkpoint.read_metrics(tmp_path / "metrics.jsonl")
+    first, last = (m["loss"] for m in (lines[0], lines[-1]))
+    assert 4.5 < first < 7 and last < 2.0
+    assert [m["step"] for m in lines if m["split"] == "train"] == list(range(1, 121))
+    assert [m["step"] for m in lines if m["split"] == "validation"] == [40, 80, 120]
+    assert all({"step", "split", "loss", "tokens", "seconds"} <= set(m) for m in lines)
+    assert result == checkpoint.read_result(tmp_path)
+    assert result["kind"] == "geowidth.training_result" and result["arm"] == "uniform"
+    assert result["tokens"] == 120 * 4 * 16 == lines[-1]["tokens"]
+    assert result["bits_per_byte"] == pytest.approx(result["loss"] / math.log(2))
+    model = load_model(tmp_path)
+    assert result["parameters"] == model.parameter_count()
+    corpus = load_corpus(text)
+    assert result["corpus"]["digest"] == corpus.digest
+    held_out = corpus.validation[: 16 * ((len(corpus.validation) - 1) // 16) + 1]
+    assert len(held_out) > 8 * 16  # the set is 8 windows spread over all of it
+    starts = [len(held_out) // 16 * k // 8 * 16 for k in range(8)]
+    batch = torch.stack([held_out[s : s + 17] for s in starts]).long()
+    with torch.no_grad():
+        wanted = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).item()
+    assert result["loss"] == pytest.approx(wanted, rel=1e-5)
+    assert mean_loss(model, batch, 3) == pytest.approx(wanted, rel=1e-5)
+    assert not (tmp_path / "state.safetensors").exists()
+
+
+def test_equal_seeds_give_equal_bits_and_threads_are_put_back(tiny, text, tmp_path):
+    torch.set_num_threads(2)
+    for name in ("a", "b"):
+        train(tiny, (30, 18), 4, tmp_path / name, corpus=text, watch=lambda *_: None)
+    same_run(tmp_path / "a", tmp_path / "b")
+    assert torch.get_num_threads() == 2
+    other = train(tiny, (30, 18), 5, tmp_path / "c", corpus=text, watch=lambda *_: None)
+    assert other["loss"] != checkpoint.read_result(tmp_path / "a")["loss"] and other["arm"] == "custom"
+
+
+def test_killed_and_resumed_is_uninterrupted(tiny, text, tmp_path):
+    train(tiny, (30, 18), 4, tmp_path / "whole", steps=150, corpus=text, watch=lambda *_: None)
+    child = start_child(tmp_path / "killed", text, 150)
+    wait_for_step(tmp_path / "killed", 20, child)
+    child.kill()
+    child.communicate()
+    assert not (tmp_path / "killed" / "result.json").exists()
+    with open(tmp_path / "killed" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 149, "spl')  # a line cut short
+    steps = []
+    train(tiny, (30, 18), 4, tmp_path / "killed", steps=150, corpus=text, watch=lambda step, *_: steps.append(step))
+    assert steps[0] > 20 and steps[-1] == 150
+    same_run(tmp_path / "whole", tmp_path / "killed")
+    again = train(tiny, (30, 18), 4, tmp_path / "killed", steps=150, corpus=text, watch=pytest.fail)
+    assert again == checkpoint.read_result(tmp_path / "killed")
+
+
+def test_interrupted_by_control_c(tiny, text, tmp_path):
+    child = start_child(tmp_path / "cut", text, 5000)
+    wait_for_step(tmp_path / "cut", 5, child)
+    child.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in child.communicate(timeout=30)[1]
+    done = checkpoint.saved_step(tmp_path / "cut")
+    assert 5 <= done < 5000
+    assert checkpoint.read_metrics(tmp_path / "cut" / "metrics.jsonl")[-1]["step"] == done
+
+
+def test_a_stop_leaves_the_state_of_its_step(tiny, text, tmp_path):
+    train(tiny, None, 4, tmp_path / "whole", corpus=text)
+    seen = []
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny, None, 4, tmp_path / "cut", corpus=text, watch=lambda s, *_: seen.append(s), stop=lambda: True)
+    assert seen == [1, 2, 3]
+    train(tiny, None, 4, tmp_path / "cut", corpus=text)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": 13}, "steps 12, not 13"),
+        ({"widths": (24, 25)}, r"widths \[24, 24\], not \[24, 25\]"),
+        ({"learning_rate": 0.5}, "learning_rate 0.01, not 0.5"),
+        ({"arm": "cosine"}, "arm uniform, not cosine"),
+        ({"seed": 1}, "seed 0, not 1"),
+        ({"corpus": __file__}, "corpus digest"),
+    ],
+)
+def test_a_folder_is_not_continued_with_other_settings(tiny, text, tmp_path, change, words):
+    arguments = {"preset": tiny, "out": tmp_path, "corpus": text, "watch": lambda *_: None, "arm": "uniform"}
+    with pytest.raises(KeyboardInterrupt):
+        train(**arguments, stop=lambda: True)
+    with pytest.raises(UserError, match=words):
+        train(**{**arguments, **change})
+
+
+def test_damaged_states_are_refused(tiny, text, tmp_path):
+    arguments = {"preset": tiny, "out": tmp_path, "corpus": text, "watch": lambda *_: None}
+    with pytest.raises(KeyboardInterrupt):
+        train(**arguments, stop=lambda: True)
+    state = tmp_path / "state.safetensors"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:-5])
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        train(**arguments)
+    from geowidth.models.storage import write_tensors
+
+    write_tensors(state, {"a": torch.ones(2)}, {"progress": records.dumps({"step": 1})})
+    with pytest.raises(UserError, match="does not fit this model.*delete it"):
+        train(**arguments)
+
+
+def test_two_processes_do_not_share_a_folder(tiny, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "WAIT_FOR_HOLDER", 0.0)
+    with checkpoint.held(tmp_path), pytest.raises(UserError, match="another process"):
+        train(tiny, out=tmp_path, corpus=text)
+
+
+def test_a_diverging_run_says_so(tiny, text, tmp_path):
+    with pytest.raises(UserError, match="the loss became .* lower the learning rate"):
+        train(tiny, out=tmp_path, corpus=text, steps=400, learning_rate=1e30, watch=lambda *_: None)
+
+
+def test_bad_arguments_stop_before_work(tiny, text, tmp_path):
+    (tmp_path / "file").touch()
+    for words, change in {
+        "it is a file": {"out": tmp_path / "file"},
+        "a file, not a folder": {"out": tmp_path / "file" / "run"},
+        "3 widths": {"widths": (1, 2, 3)},
+        "seed is -1": {"seed": -1},
+        "no folder": {"out": None},
+        "training setting": {"nonsense": 1},
+    }.items():
+        with pytest.raises(UserError, match=words):
+            train(**{"preset": tiny, "corpus": text, "out": tmp_path / "run", **change})
+    short = tmp_path / "short.txt"
+    short.write_text("too short")
+    with pytest.raises(UserError, match="one window takes 17"):
+        train(tiny, corpus=short, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
