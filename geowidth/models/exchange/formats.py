@@ -20,7 +20,7 @@ from geowidth.models.exchange.checkpoint import Checkpoint
 from geowidth.models.exchange.convert import model_from
 from geowidth.models.exchange.gguf_write import write_gguf
 from geowidth.models.exchange.remote_code import CLASSES, MODULE, modelling_file
-from geowidth.models.exchange.shape import TAPERED
+from geowidth.models.exchange.shape import TAPERED, LlamaShape
 from geowidth.models.storage import write_tensors
 
 KIND, SCHEMA = "geowidth.export", 1
@@ -98,7 +98,11 @@ def nemotron_blocks(shape):
 
 def write_megatron(checkpoint, folder):
     """JSON for Megatron-LM's --heterogeneous-layers-config-path, and the arguments that go with it. No weights."""
-    records.write_json(folder / "heterogeneous_layers.json", megatron_record(checkpoint.shape))
+    return _write_megatron(checkpoint.shape, folder)
+
+
+def _write_megatron(shape, folder):
+    records.write_json(folder / "heterogeneous_layers.json", megatron_record(shape))
     return ["the arguments beside block_configs go on Megatron's command line; weights are not part of this format"]
 
 
@@ -153,13 +157,18 @@ def export(checkpoint, form, out):
     return _into(out, lambda folder: FORMATS[form](checkpoint, folder), form, checkpoint.shape.widths)
 
 
-def export_untrained(config, widths, out, where="config.json"):
-    """Write a family's config.json with a schedule's widths and the modelling file, for training from scratch."""
+def export_untrained(config, widths, out, form="hf", where="config.json"):
+    """Write a family's config.json with a schedule's widths, to train from scratch.
+
+    form megatron writes that format's JSON instead, for the Llama family.
+    """
+    if config.get("num_hidden_layers") != len(widths):
+        raise UserError(f"the schedule has {len(widths)} widths; {where} has {config.get('num_hidden_layers')} layers")
+    if form == "megatron":
+        shape = LlamaShape.from_config(config, where, widths)
+        return _into(out, lambda folder: _write_megatron(shape, folder), form, widths)
     family = config.get("model_type", "nothing").removeprefix(TAPERED)
     choose(f"{where}: model_type", family, list(CLASSES))
-    layers = config.get("num_hidden_layers")
-    if layers != len(widths):
-        raise UserError(f"the schedule has {len(widths)} widths; {where} has {layers} layers")
 
     def write(folder):
         _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
@@ -168,7 +177,7 @@ def export_untrained(config, widths, out, where="config.json"):
             f"AutoConfig.from_pretrained({str(out)!r}, trust_remote_code=True), trust_remote_code=True)"
         ]
 
-    return _into(out, write, "hf", widths)
+    return _into(out, write, form, widths)
 
 
 def check_free(out):
