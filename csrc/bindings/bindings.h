@@ -19,4 +19,6 @@ T* pointer(Address address) {
   return reinterpret_cast<T*>(address);
 }
 
+void bind_topology(py::module_& module);
+
 }  // namespace geowidth
