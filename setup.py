@@ -140,22 +140,14 @@ def add_cuda(ninja, output, nvcc):
     paths = " ".join(f"-I{shlex.quote(str(i))}" for i in [*includes, home / "include"])
     architectures = cuda_architectures(nvcc)
     codes = " ".join(f"-gencode arch=compute_{a},code=sm_{a}" for a in architectures)
-    ninja.rule(
-        "nvcc",
-        f"{nvcc} -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden {codes} -MD -MF $out.d "
-        f"{paths} -c $in -o $out",
-        depfile=True,
-    )
+    ninja.rule("nvcc", f"{nvcc} -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden {codes} -MD -MF $out.d "
+                       f"{paths} -c $in -o $out", depfile=True)
     define = f'-DGEOWIDTH_CUDA_ARCHITECTURES=\\"{",".join(architectures)}\\"'
-    ninja.rule(
-        "cuda_host",
-        f"{compiler} -MMD -MF $out.d -std=c++17 -O2 -fPIC -fvisibility=hidden {define} {paths} -c $in -o $out",
-        depfile=True,
-    )
+    ninja.rule("cuda_host", f"{compiler} -MMD -MF $out.d -std=c++17 -O2 -fPIC -fvisibility=hidden {define} {paths} "
+                            "-c $in -o $out", depfile=True)
     library = next((p for p in (home / "lib64", home / "lib", home / "targets/x86_64-linux/lib") if p.is_dir()), home)
-    ninja.rule(
-        "cuda_link", f"{compiler} -shared $in -o $out -L{shlex.quote(str(library))} -lcudart_static -ldl -lrt -pthread"
-    )
+    ninja.rule("cuda_link", f"{compiler} -shared $in -o $out -L{shlex.quote(str(library))} -lcudart_static -ldl -lrt "
+                            "-pthread")
     objects = []
     for source in sorted((ROOT / "kernels/cuda").glob("*.cu")):
         objects.append(ninja.object_for(source))

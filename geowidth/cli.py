@@ -38,17 +38,15 @@ def overview():
     """The text of ``geowidth --help``."""
     width = max(map(len, COMMANDS))
     rows = [f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: geowidth COMMAND [options]",
-            "",
-            "Measure the geometric work of every FFN layer, allocate widths by it, and prove whether it helped.",
-            "",
-            *rows,
-            "",
-            "geowidth COMMAND --help says what a command reads and writes. Start with: geowidth run --preset nano",
-        ]
-    )
+    return "\n".join([
+        "usage: geowidth COMMAND [options]",
+        "",
+        "Measure the geometric work of every FFN layer, allocate widths by it, and prove whether it helped.",
+        "",
+        *rows,
+        "",
+        "geowidth COMMAND --help says what a command reads and writes. Start with: geowidth run --preset nano",
+    ])
 
 
 def parser_for(name):

@@ -102,9 +102,7 @@ def read_json(path, kind=None, schema=None):
         if found != kind:
             raise UserError(f"{path} holds {found or 'no GeoWidth record'!r}; a file of kind {kind!r} is needed here")
         if schema is not None and not (isinstance(value.get("schema"), int) and value["schema"] <= schema):
-            raise UserError(
-                f"{path} has schema {value.get('schema')!r}; this GeoWidth reads up to {schema}: upgrade it"
-            )
+            raise UserError(f"{path} has schema {value.get('schema')!r}; this GeoWidth reads up to {schema}: upgrade it")
     return value
 
 
