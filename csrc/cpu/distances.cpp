@@ -94,7 +94,8 @@ class Engine {
  public:
   Engine(const Rows<T>& x, const Rows<T>& y, const Targets<T>& targets) : x_(x), y_(y), targets_(targets) {}
 
-  // The tile of rows [tile_row * tile, ...) and columns [tile_column * tile, ...), from Gram entries to written results.
+  // The tile of rows [tile_row * tile, ...) and columns [tile_column * tile, ...), from Gram entries to written
+  // results.
   void run_tile(int64_t tile_row, int64_t tile_column) const {
     thread_local const Buffer<double> gram = allocate<double>(tile * tile);
     thread_local const Buffer<T> results = allocate<T>(3 * strip_rows * tile);
@@ -103,7 +104,8 @@ class Engine {
     GEOWIDTH_DISPATCH(gram_tile, x_.packed + row * depth, y_.packed + column * depth, depth, Packed<T>::panels(rows),
                       Packed<T>::panels(columns), targets_.symmetric && tile_row == tile_column, gram.get());
     for (int64_t r = 0; r < rows; r += strip_rows) {
-      Strip<T> strip{gram.get() + r * tile, row + r, std::min(strip_rows, rows - r), column, columns, &x_, &y_, &targets_, {}};
+      Strip<T> strip{gram.get() + r * tile, row + r, std::min(strip_rows, rows - r), column, columns, &x_, &y_,
+                     &targets_, {}};
       for (int g = 0; g < 3; ++g) strip.result[g] = results.get() + g * strip_rows * tile;
       distance_strip(strip);
       write(strip);
@@ -156,8 +158,9 @@ void pairwise_distances(const T* x, int64_t n, const T* y, int64_t m, int64_t de
   });
 }
 
-template void pairwise_distances<float>(const float*, int64_t, const float*, int64_t, int64_t, const Targets<float>&, int);
-template void pairwise_distances<double>(const double*, int64_t, const double*, int64_t, int64_t, const Targets<double>&,
-                                         int);
+template void pairwise_distances<float>(const float*, int64_t, const float*, int64_t, int64_t,
+                                        const Targets<float>&, int);
+template void pairwise_distances<double>(const double*, int64_t, const double*, int64_t, int64_t,
+                                         const Targets<double>&, int);
 
 }  // namespace geowidth
