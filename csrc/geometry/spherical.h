@@ -33,11 +33,15 @@ GEOWIDTH_HOST_DEVICE static inline double half_square_from_residual(double resid
   return sine_square / (2.0 * (1.0 + square_root(1.0 - sine_square)));
 }
 
+// pi - T(pi): a subtraction from pi must not add the rounding of pi itself.
+GEOWIDTH_HOST_DEVICE static inline float rest_of_pi(float) { return -8.74227766e-8f; }
+GEOWIDTH_HOST_DEVICE static inline double rest_of_pi(double) { return 1.22464679914735318e-16; }
+
 // The angle in [0, pi].
 template <typename T>
 GEOWIDTH_HOST_DEVICE static inline T spherical_distance(T half_square, bool opposite) {
   const T angle = T(2) * arcsine_of_root(half_square);
-  return opposite ? T(3.14159265358979323846) - angle : angle;
+  return opposite ? T(3.14159265358979323846) - (angle - rest_of_pi(angle)) : angle;
 }
 
 }  // namespace geometry
