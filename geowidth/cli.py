@@ -19,6 +19,7 @@ COMMANDS = {
     "measure": ("geowidth.measure.command", "nine work signals and the intrinsic dimension of every FFN layer"),
     "allocate": ("geowidth.allocate.command", "turn a work profile or a named schedule into FFN widths"),
     "cost": ("geowidth.allocate.cost_command", "time the FFN over widths, for budgets in milliseconds"),
+    "calibrate": ("geowidth.diagnose.calibration_command", "loss-versus-width curves, held against measured work"),
     "compare": ("geowidth.train.compare", "paired statistics of trained arms"),
     "report": ("geowidth.report.command", "draw a run folder as one HTML page with CSV and JSON beside it"),
     "doctor": ("geowidth.doctor", "what was built, which backend serves which op, and why not the others"),
