@@ -9,7 +9,6 @@ import math
 import signal
 import threading
 import time
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +22,10 @@ from geowidth.models.storage import save_model
 from geowidth.models.transformer import TaperedTransformer, training_flops, whole
 from geowidth.progress import Progress
 from geowidth.train import checkpoint
-from geowidth.train.corpus import gather, load_corpus, windows
+from geowidth.train.corpus import Corpus, gather, load_corpus, windows
 
 IGNORED = -100  # target of a position that is no token
 SAVE_SECONDS = 10.0
-load_corpus_once = lru_cache(maxsize=1)(load_corpus)
 
 
 def train(
@@ -48,9 +46,10 @@ def train(
 
     preset: name or Preset. widths: one FFN width per layer (None: the preset's uniform ones). steps and `changes`:
     training settings other than the preset's. arm: name under which the result is compared (default: "uniform" for
-    equal widths, else "custom"). corpus: see load_corpus. watch(step, loss, tokens_per_second) is called after every
-    step (None: a progress bar is shown). stop(): asked after every step; when true the state is saved and
-    KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between states.
+    equal widths, else "custom"). corpus: a Corpus or a source (see load_corpus).
+    watch(step, loss, tokens_per_second): called after every step (None: a progress bar is shown). stop(): asked after
+    every step; when true the state is saved and KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between
+    states.
 
     A finished folder is returned as it is; an unfinished one goes on from its last state, with the same bits as an
     uninterrupted run. Raises UserError for bad settings and for a folder begun with others.
@@ -108,7 +107,7 @@ def plan(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **
     model = preset.with_widths(widths)
     settings = preset.with_training(steps=steps, **changes)
     seed = whole("seed", seed, 0)
-    text = load_corpus_once(str(corpus))
+    text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
     for name in ("train", "validation"):
         windows(text.split(name), model.context, 1)
     if arm is None:
@@ -322,4 +321,4 @@ def interrupts(stop):
         yield lambda: caught.is_set() or bool(stop and stop())
     finally:
         if ours:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)

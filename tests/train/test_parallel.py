@@ -120,7 +120,7 @@ def test_a_process_that_dies_is_named(text, tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho no memory left >&2\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(parallel.sys, "executable", str(program))
-    with pytest.raises(RuntimeError, match=r"seed 0\) failed: its process ended \(exit code 3\) no memory left"):
+    with pytest.raises(RuntimeError, match=r"seed 0\) failed: its process ended \(exit code 3\)\nno memory left"):
         train_many(jobs(tmp_path, text)[:1])
 
 
