@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tiny_preset import TINY
 
 from geowidth.errors import UserError
 from geowidth.train import TrainJob, checkpoint, parallel, train, train_many
@@ -24,12 +25,7 @@ train_many(jobs(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])), int(sys.argv[
 
 
 def jobs(folder, corpus, steps=None, seeds=(0, 1)):
-    from conftest import MODEL, SETTINGS
-
-    from geowidth.models.presets import PRESETS, Preset
-
-    preset = Preset("tiny", MODEL, SETTINGS, replace(PRESETS["nano"].run, multiple=1))
-    return [TrainJob(folder / f"s{s}", (30, 18), s, "cosine", preset, steps, corpus) for s in seeds]
+    return [TrainJob(folder / f"s{s}", (30, 18), s, "cosine", TINY, steps, corpus) for s in seeds]
 
 
 def nothing(*_):
