@@ -19,9 +19,10 @@ COMMANDS = {
     "measure": ("geowidth.measure.command", "nine work signals and the intrinsic dimension of every FFN layer"),
     "allocate": ("geowidth.allocate.command", "turn a work profile or a named schedule into FFN widths"),
     "cost": ("geowidth.allocate.cost_command", "time the FFN over widths, for budgets in milliseconds"),
-    "export": ("geowidth.models.exchange.command", "write a tapered model in a format that other tools load"),
+    "calibrate": ("geowidth.diagnose.calibration_command", "loss-versus-width curves, held against measured work"),
     "compare": ("geowidth.train.compare", "paired statistics of trained arms"),
     "report": ("geowidth.report.command", "draw a run folder as one HTML page with CSV and JSON beside it"),
+    "export": ("geowidth.models.exchange.command", "write a tapered model in a format that other tools load"),
     "doctor": ("geowidth.doctor", "what was built, which backend serves which op, and why not the others"),
 }
 

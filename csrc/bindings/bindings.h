@@ -21,5 +21,6 @@ T* pointer(Address address) {
 
 void bind_distances(py::module_& module);
 void bind_gromov(py::module_& module);
+void bind_topology(py::module_& module);
 
 }  // namespace geowidth

@@ -39,4 +39,5 @@ PYBIND11_MODULE(_native, module) {
   module.def("parallel_sum", &parallel_sum, py::arg("count"), py::arg("grain"), py::arg("threads"),
              py::arg("fail_at") = -1, py::call_guard<py::gil_scoped_release>());
   geowidth::bind_distances(module);
+  geowidth::bind_topology(module);
 }

@@ -2,31 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
+#include <utility>
 #include <vector>
 
+#include "cpu/memory.h"
 #include "cpu/thread_pool.h"
 
 namespace geowidth {
 namespace {
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-template <typename T>
-using Buffer = std::unique_ptr<T[], Free>;
-
-// Memory on a cache line, not initialised.
-template <typename T>
-Buffer<T> allocate(int64_t count) {
-  const size_t bytes = (static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(T) + 63) / 64 * 64;
-  void* memory = std::aligned_alloc(64, bytes);
-  if (!memory) throw std::bad_alloc();
-  return Buffer<T>(static_cast<T*>(memory));
-}
 
 int64_t tiles(int64_t rows) { return (rows + tile - 1) / tile; }
 
@@ -76,12 +61,13 @@ class Packed {
 void distance_strip(const Strip<float>& strip) { GEOWIDTH_DISPATCH(distance_strip_float, strip); }
 void distance_strip(const Strip<double>& strip) { GEOWIDTH_DISPATCH(distance_strip_double, strip); }
 
-// Writes the transpose of `rows` x `columns` entries (row stride `tile`), a few rows at a time: whole cache lines.
+// Writes the transpose of `rows` x `columns` entries (row stride `tile`), one whole cache line after another. (Transposing
+// four by four in registers scatters each line's pieces, and was slower.)
 template <typename T>
 void write_mirror(const T* in, int64_t rows, int64_t columns, T* out, int64_t stride) {
   for (int64_t j = 0; j < columns; ++j) {
     T* line = out + j * stride;
-    if (rows == strip_rows) {
+    if (rows == strip_rows) {  // a count the compiler knows
       for (int64_t r = 0; r < strip_rows; ++r) line[r] = in[r * tile + j];
     } else {
       for (int64_t r = 0; r < rows; ++r) line[r] = in[r * tile + j];
@@ -94,7 +80,8 @@ class Engine {
  public:
   Engine(const Rows<T>& x, const Rows<T>& y, const Targets<T>& targets) : x_(x), y_(y), targets_(targets) {}
 
-  // The tile of rows [tile_row * tile, ...) and columns [tile_column * tile, ...), from Gram entries to written results.
+  // The tile of rows [tile_row * tile, ...) and columns [tile_column * tile, ...), from Gram entries to written
+  // results.
   void run_tile(int64_t tile_row, int64_t tile_column) const {
     thread_local const Buffer<double> gram = allocate<double>(tile * tile);
     thread_local const Buffer<T> results = allocate<T>(3 * strip_rows * tile);
@@ -103,7 +90,8 @@ class Engine {
     GEOWIDTH_DISPATCH(gram_tile, x_.packed + row * depth, y_.packed + column * depth, depth, Packed<T>::panels(rows),
                       Packed<T>::panels(columns), targets_.symmetric && tile_row == tile_column, gram.get());
     for (int64_t r = 0; r < rows; r += strip_rows) {
-      Strip<T> strip{gram.get() + r * tile, row + r, std::min(strip_rows, rows - r), column, columns, &x_, &y_, &targets_, {}};
+      Strip<T> strip{gram.get() + r * tile, row + r, std::min(strip_rows, rows - r), column, columns, &x_, &y_,
+                     &targets_, {}};
       for (int g = 0; g < 3; ++g) strip.result[g] = results.get() + g * strip_rows * tile;
       distance_strip(strip);
       write(strip);
@@ -144,6 +132,7 @@ template <typename T>
 void pairwise_distances(const T* x, int64_t n, const T* y, int64_t m, int64_t depth, const Targets<T>& targets,
                         int threads) {
   if (n == 0 || m == 0) return;
+  for (T* out : targets.out) advise_huge_pages(out, ((n - 1) * targets.stride + m) * static_cast<int64_t>(sizeof(T)));
   const Packed<T> first(x, n, depth, threads);
   std::unique_ptr<Packed<T>> second;
   if (!targets.symmetric) second = std::make_unique<Packed<T>>(y, m, depth, threads);
@@ -156,8 +145,9 @@ void pairwise_distances(const T* x, int64_t n, const T* y, int64_t m, int64_t de
   });
 }
 
-template void pairwise_distances<float>(const float*, int64_t, const float*, int64_t, int64_t, const Targets<float>&, int);
-template void pairwise_distances<double>(const double*, int64_t, const double*, int64_t, int64_t, const Targets<double>&,
-                                         int);
+template void pairwise_distances<float>(const float*, int64_t, const float*, int64_t, int64_t,
+                                        const Targets<float>&, int);
+template void pairwise_distances<double>(const double*, int64_t, const double*, int64_t, int64_t,
+                                         const Targets<double>&, int);
 
 }  // namespace geowidth

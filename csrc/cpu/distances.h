@@ -1,9 +1,10 @@
 // Distance matrices of three geometries from one float64 Gram matrix that is never stored.
 //
 // Rows are packed as doubles into panels of `panel` rows, column by column. A tile of the Gram matrix is accumulated in
-// cache, each entry in one accumulator over the columns in order: its bits depend on the two rows alone, not on the tile,
-// the thread, or the matrix around it. The epilogue turns a strip of the tile into the distances asked for, computes
-// again from the raw rows what lies too close for the Gram form, and writes the strip and, if wanted, its mirror image.
+// cache, each entry in one accumulator over the columns in order: its bits depend on the two rows alone, not on the
+// tile, the thread, or the matrix around it. The epilogue turns a strip of the tile into the distances asked for,
+// computes again from the raw rows what lies too close for the Gram form, and writes the strip and, if wanted, its
+// mirror image.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ constexpr int vector_bytes = 16, kernel_rows = 4, kernel_vectors = 2;  // 8 of 1
 #endif
 constexpr int lanes = vector_bytes / 8;
 constexpr int kernel_columns = kernel_vectors * lanes;
-constexpr int64_t depth_block = 256;  // columns of x and y worked on at a time: a panel's share stays in the first cache
+// Columns of x and y worked on at a time: a panel's share stays in the first cache.
+constexpr int64_t depth_block = 256;
 static_assert(panel % kernel_rows == 0 && panel % kernel_columns == 0, "panels hold whole kernels");
 
 typedef double Vector __attribute__((vector_size(vector_bytes), aligned(8)));

@@ -1,5 +1,5 @@
-// geowidth._cuda: launches of the CUDA kernels. Addresses are device memory, `stream` is a cudaStream_t; the Python op has
-// checked shapes, dtypes and devices. Importing this needs no driver and no GPU.
+// geowidth._cuda: launches of the CUDA kernels. Addresses are device memory, `stream` is a cudaStream_t; the Python op
+// has checked shapes, dtypes and devices. Importing this needs no driver and no GPU.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -1,6 +1,6 @@
-// Elementary functions for float and double, written so that one text serves loops that a compiler vectorises, CUDA, and
-// plain scalar code: no branches, no tables, no library calls but sqrt. Everything has internal linkage on purpose: these
-// headers are compiled once per instruction set, and the linker must not merge the copies.
+// Elementary functions for float and double, written so that one text serves loops that a compiler vectorises, CUDA,
+// and plain scalar code: no branches, no tables, no library calls but sqrt. Everything has internal linkage on
+// purpose: these headers are compiled once per instruction set, and the linker must not merge the copies.
 #pragma once
 
 #include <math.h>

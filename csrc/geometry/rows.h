@@ -1,5 +1,5 @@
-// What is computed from two raw rows where the Gram matrix is not accurate enough: plain loops, one thread each. The CPU
-// kernels have vectorised loops of their own around the same pieces.
+// What is computed from two raw rows where the Gram matrix is not accurate enough: plain loops, one thread each. The
+// CPU kernels have vectorised loops of their own around the same pieces.
 #pragma once
 
 #include "geometry/spherical.h"
@@ -43,8 +43,8 @@ GEOWIDTH_HOST_DEVICE static inline OrderedRows<T> ordered(const T* x, const T* y
   return {x, y, square_x, square_y};
 }
 
-// a.b / b.b for a residual a - factor b that is rounded only once. Against float rows 24 bits of the factor are kept, so
-// that factor * b is exact in double; the error this leaves is parallel to b and taken out afterwards.
+// a.b / b.b for a residual a - factor b that is rounded only once. Against float rows 24 bits of the factor are kept,
+// so that factor * b is exact in double; the error this leaves is parallel to b and taken out afterwards.
 GEOWIDTH_HOST_DEVICE static inline double projection_factor(double dot, double square_b, const float*) {
   const double factor = dot / square_b;
   int64_t bits;

@@ -33,8 +33,9 @@ def add_arguments(parser):
     add("--geometry", metavar="NAME", help="raw, spherical or hyperbolic, of schedule geometry (default: hyperbolic)")
     add("--statistic", metavar="NAME", help="shift, gw or topology, of schedule geometry (default: topology)")
     add("--mixture", metavar="NAME=W,...", help="weighted signals, as in hyperbolic/topology=2,raw/shift=1")
-    add("--exponent", metavar="A", help="'dimension' (2s/d), a number, or one a layer with commas (default: dimension)")
-    add("--sensitivity", metavar="S,...", help="how much the loss reacts to each layer, one number a layer with commas")
+    add("--exponent", metavar="A", help="dimension (2s/d), fitted, a number, or one a layer (default: dimension)")
+    add("--calibration", metavar="FILE", help="calibration.json, for fitted exponents or schedule calibrated")
+    add("--sensitivity", metavar="S,...", help="how much the loss reacts to each layer: numbers, or a .json file")
     add("--no-smoothing", action="store_true", help="do not smooth the work over depth by [1 2 1]/4")
     add("--layers", metavar="N", help="number of layers")
     budget = parser.add_argument_group("budget")
@@ -109,9 +110,12 @@ def _request(arguments):
         options["mixture"] = words.named_numbers("--mixture", arguments.mixture)
     if arguments.exponent is not None:
         text = arguments.exponent
-        options["exponent"] = text if text == "dimension" else words.number_or_list("--exponent", text)
+        options["exponent"] = text if text in ("dimension", "fitted") else words.number_or_list("--exponent", text)
     if arguments.sensitivity is not None:
-        options["sensitivity"] = words.number_or_list("--sensitivity", arguments.sensitivity)
+        text = arguments.sensitivity
+        options["sensitivity"] = text if text.endswith(".json") else words.number_or_list("--sensitivity", text)
+    if arguments.calibration is not None:
+        options["calibration"] = arguments.calibration
     if arguments.no_smoothing:
         options["smoothing"] = False
     return {

@@ -68,7 +68,7 @@ def exponents(exponent, layers, dimension=None, smoothness=1.0):
     if not isinstance(exponent, str):
         return per_layer("exponent", exponent, layers, strict=True)
     if exponent != "dimension":
-        raise UserError(f"exponent is {exponent!r}; allowed: 'dimension', a positive number, or one number a layer")
+        raise UserError(f"exponent is {exponent!r}; allowed: 'dimension', 'fitted', a number above 0, or one a layer")
     if dimension is None:
         raise UserError("exponent 'dimension' needs a work profile with intrinsic dimensions; give a number instead")
     smoothness = per_layer("smoothness", smoothness, 1, strict=True)[0]

@@ -1,6 +1,6 @@
 """Measure how much geometric work each FFN layer does on its token cloud.
 
-capture        a model's `before` and `after` states at every FFN, the same tokens in every layer
+capture        capture.capture: a model's `before` and `after` states at every FFN, the same tokens in every layer
 statistics     shift, Gromov-Wasserstein distortion, change of degree-one persistent homology
 topology       persistence diagrams and their 2-Wasserstein distance
 dimension      intrinsic dimension of a cloud
@@ -11,21 +11,20 @@ from importlib import import_module
 
 _HOME = {
     "Clouds": "clouds",
-    "capture": "capture",
     "measure": "pipeline",
     "measure_clouds": "pipeline",
     "WorkProfile": "profile",
     "STATISTICS": "statistics",
     "persistence_diagram": "topology",
     "diagram_distance": "topology",
+    "DimensionResult": "dimension",
     "intrinsic_dimension": "dimension",
+    "merge_duplicates": "dimension",
 }
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name):
     if name in _HOME:
-        value = getattr(import_module(f"geowidth.measure.{_HOME[name]}"), name)
-        globals()[name] = value  # a submodule of the same name must not shadow the function later
-        return value
+        return getattr(import_module(f"geowidth.measure.{_HOME[name]}"), name)
     raise AttributeError(f"module 'geowidth.measure' has no attribute {name!r}")

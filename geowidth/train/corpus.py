@@ -181,3 +181,27 @@ def windows(stream, length, count=None):
 def gather(stream, starts, length):
     """Windows (len(starts), length + 1) int64 of `stream` that begin at `starts`."""
     return stream[starts[:, None] + torch.arange(length + 1)].long()
+
+
+class DataOrder:
+    """Which windows of a uint8 stream make up the batch of each step.
+
+    Non-overlapping windows in an order shuffled anew for every pass from (seed, pass), so a step's batch depends on the
+    seed and the step alone.
+    """
+
+    def __init__(self, stream, length, batch, seed):
+        self.stream, self.length, self.size, self.seed = stream, length, batch, seed
+        self.windows = (stream.numel() - 1) // length
+        self.orders = {}
+
+    def batch(self, step):
+        """The windows (batch, length + 1) int64 of step `step`, counted from 0."""
+        numbers = range(step * self.size, (step + 1) * self.size)
+        picked = [self.order(n // self.windows)[n % self.windows] for n in numbers]
+        return gather(self.stream, torch.tensor(picked) * self.length, self.length)
+
+    def order(self, epoch):
+        if epoch not in self.orders:
+            self.orders = {epoch: np.random.default_rng([self.seed, epoch]).permutation(self.windows)}
+        return self.orders[epoch]

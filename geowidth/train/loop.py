@@ -9,12 +9,9 @@ import math
 import signal
 import threading
 import time
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch.nn import functional
 
 from geowidth import records
 from geowidth.errors import UserError
@@ -23,11 +20,10 @@ from geowidth.models.storage import save_model
 from geowidth.models.transformer import TaperedTransformer, training_flops, whole
 from geowidth.progress import Progress
 from geowidth.train import checkpoint
-from geowidth.train.corpus import gather, load_corpus, windows
+from geowidth.train.corpus import Corpus, DataOrder, load_corpus, windows
+from geowidth.train.optimise import accumulate_gradients, adamw, evaluation_steps, learning_rate, mean_loss
 
-IGNORED = -100  # target of a position that is no token
 SAVE_SECONDS = 10.0
-load_corpus_once = lru_cache(maxsize=1)(load_corpus)
 
 
 def train(
@@ -48,9 +44,10 @@ def train(
 
     preset: name or Preset. widths: one FFN width per layer (None: the preset's uniform ones). steps and `changes`:
     training settings other than the preset's. arm: name under which the result is compared (default: "uniform" for
-    equal widths, else "custom"). corpus: see load_corpus. watch(step, loss, tokens_per_second) is called after every
-    step (None: a progress bar is shown). stop(): asked after every step; when true the state is saved and
-    KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between states.
+    equal widths, else "custom"). corpus: a Corpus or a source (see load_corpus).
+    watch(step, loss, tokens_per_second): called after every step (None: a progress bar is shown). stop(): asked after
+    every step; when true the state is saved and KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between
+    states.
 
     A finished folder is returned as it is; an unfinished one goes on from its last state, with the same bits as an
     uninterrupted run. Raises UserError for bad settings and for a folder begun with others.
@@ -108,7 +105,7 @@ def plan(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **
     model = preset.with_widths(widths)
     settings = preset.with_training(steps=steps, **changes)
     seed = whole("seed", seed, 0)
-    text = load_corpus_once(str(corpus))
+    text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
     for name in ("train", "validation"):
         windows(text.split(name), model.context, 1)
     if arm is None:
@@ -215,83 +212,6 @@ class Trainer:
         }
 
 
-class DataOrder:
-    """Which windows of a uint8 stream make up the batch of each step.
-
-    Non-overlapping windows in an order shuffled anew for every pass from (seed, pass), so a step's batch depends on the
-    seed and the step alone.
-    """
-
-    def __init__(self, stream, length, batch, seed):
-        self.stream, self.length, self.size, self.seed = stream, length, batch, seed
-        self.windows = (stream.numel() - 1) // length
-        self.orders = {}
-
-    def batch(self, step):
-        """The windows (batch, length + 1) int64 of step `step`, counted from 0."""
-        numbers = range(step * self.size, (step + 1) * self.size)
-        picked = [self.order(n // self.windows)[n % self.windows] for n in numbers]
-        return gather(self.stream, torch.tensor(picked) * self.length, self.length)
-
-    def order(self, epoch):
-        if epoch not in self.orders:
-            self.orders = {epoch: np.random.default_rng([self.seed, epoch]).permutation(self.windows)}
-        return self.orders[epoch]
-
-
-def adamw(model, settings):
-    """AdamW with decoupled decay on matrices only: norm gains are not decayed."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    betas = (settings.beta1, settings.beta2)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
-
-
-def learning_rate(settings, step):
-    """Rate of step `step` (from 0): a linear rise, then half a cosine down to final_rate of the peak at the end."""
-    rise = max(1, round(settings.warmup * settings.steps))
-    if step < rise:
-        return settings.learning_rate * (step + 1) / rise
-    share = (step + 1 - rise) / max(1, settings.steps - rise)
-    return settings.learning_rate * (
-        settings.final_rate + (1 - settings.final_rate) * (1 + math.cos(math.pi * share)) / 2
-    )
-
-
-def evaluation_steps(settings):
-    """The steps (counted from 1) after which the validation loss is taken."""
-    return {math.ceil(settings.steps * k / settings.evaluations) for k in range(1, settings.evaluations + 1)}
-
-
-def accumulate_gradients(model, tokens, targets, microbatch):
-    """Add the gradient of the mean loss per token to `.grad`, a few sequences at a time; returns that mean in nats.
-
-    tokens, targets: (batch, length) int64; positions whose target is IGNORED count as no token. Every microbatch is
-    weighted by its tokens, so the result does not depend on how the batch is cut (up to rounding); one without tokens
-    adds nothing.
-    """
-    count = int((targets != IGNORED).sum())
-    total = 0.0
-    for some, wanted in zip(tokens.split(microbatch), targets.split(microbatch), strict=True):
-        if count and bool((wanted != IGNORED).any()):
-            logits = model(some).flatten(0, 1)
-            loss = functional.cross_entropy(logits, wanted.flatten(), ignore_index=IGNORED, reduction="sum") / count
-            loss.backward()
-            total += loss.item()
-    return total
-
-
-@torch.no_grad()
-def mean_loss(model, batch, microbatch):
-    """Mean loss in nats per token of `model` on windows (n, length + 1) int64."""
-    total = 0.0
-    for some in batch.split(microbatch):
-        logits = model(some[:, :-1]).flatten(0, 1)
-        total += functional.cross_entropy(logits, some[:, 1:].flatten(), reduction="sum").item()
-    return total / batch[:, 1:].numel()
-
-
 @contextlib.contextmanager
 def torch_threads(count):
     """Run with `count` torch threads, then go back to what it was."""
@@ -322,4 +242,4 @@ def interrupts(stop):
         yield lambda: caught.is_set() or bool(stop and stop())
     finally:
         if ours:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)

@@ -23,6 +23,7 @@ from geowidth.models.presets import Preset, preset_named
 from geowidth.models.transformer import whole
 from geowidth.progress import Progress
 from geowidth.train import checkpoint
+from geowidth.train.corpus import load_corpus
 from geowidth.train.loop import SAVE_SECONDS, describe, plan
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
@@ -41,9 +42,9 @@ class TrainJob:
     corpus: str | Path = "stdlib"
     changes: dict = field(default_factory=dict)
 
-    def plan(self):
-        """The checked Plan; raises UserError."""
-        arguments = {name: getattr(self, name) for name in ("steps", "arm", "corpus")}
+    def plan(self, corpus=None):
+        """The checked Plan; raises UserError. corpus: the Corpus, if it is loaded already."""
+        arguments = {"steps": self.steps, "arm": self.arm, "corpus": corpus or self.corpus}
         return plan(self.preset, self.widths, self.seed, self.out, **arguments, **self.changes)
 
     def to_line(self, save_seconds):
@@ -68,7 +69,8 @@ def train_many(jobs, processes=None, *, label="train", save_seconds=SAVE_SECONDS
     """
     jobs = list(jobs)
     processes = whole("processes", default_processes() if processes is None else processes, 1)
-    plans = [job.plan() for job in jobs]
+    texts = {source: load_corpus(source) for source in {str(job.corpus) for job in jobs}}
+    plans = [job.plan(texts[str(job.corpus)]) for job in jobs]
     folders = [p.folder.resolve() for p in plans]
     twice = next((f for f in folders if folders.count(f) > 1), None)
     if twice is not None:
@@ -113,8 +115,10 @@ class Crew:
                     results[worker.job] = event["result"]
                     left -= 1
                     self.hand_out(worker, waiting)
+                elif event["user"]:
+                    raise UserError(self.words(worker, event["message"]))
                 else:
-                    raise (UserError if event["user"] else RuntimeError)(self.words(worker, event["message"]))
+                    raise RuntimeError(self.words(worker, f"{event['message']}\n{worker.last_words()}"))
         finally:
             self.stop()
 
@@ -145,7 +149,7 @@ class Crew:
             return
         code = worker.process.wait()
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        raise RuntimeError(self.words(worker, f"its process ended ({how}) {worker.last_words()}".strip()))
+        raise RuntimeError(self.words(worker, f"its process ended ({how})\n{worker.last_words()}"))
 
     def stop(self):
         """Ask all workers to stop and wait for them; a second Ctrl-C or STOP_SECONDS kills them."""
@@ -202,9 +206,9 @@ class Worker:
             self.process.stdin.close()
 
     def last_words(self):
-        """The last line of its standard error, or nothing."""
+        """What it left on standard error; to be asked only of one that writes no more."""
         self.errors.seek(0)
-        return (self.errors.read().strip().splitlines() or [""])[-1]
+        return self.errors.read().strip()
 
     def end(self):
         """Kill the process if it still runs, and let go of its pipes."""

@@ -14,6 +14,8 @@ GRACE = 15.0  # seconds from the end of standard input until a worker that has n
 
 
 def main():
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints must not come between the events
     jobs, stopping = queue.Queue(), threading.Event()
     threading.Thread(target=listen, args=(jobs, stopping), daemon=True).start()
 
@@ -22,7 +24,7 @@ def main():
 
     def say(**event):
         try:
-            print(records.dumps(event), flush=True)
+            print(records.dumps(event), file=events, flush=True)
         except OSError:  # the parent is gone
             stopping.set()
 

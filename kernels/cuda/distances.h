@@ -8,7 +8,8 @@
 namespace geowidth {
 namespace cuda {
 
-// Everything lies in device memory. out[g] is (n, m), contiguous, for raw, spherical, hyperbolic; null where not wanted.
+// Everything lies in device memory. out[g] is (n, m), contiguous, for raw, spherical, hyperbolic; null where not
+// wanted.
 template <typename T>
 struct DistanceArguments {
   const double* gram;      // (n, m): x.y

@@ -1,5 +1,5 @@
-// The one way kernels are started: `launch(kernel, grid, block, shared_bytes, stream, arguments...)`. No <<<>>> anywhere,
-// so that the same sources compile as plain C++ against the tests' emulator.
+// The one way kernels are started: `launch(kernel, grid, block, shared_bytes, stream, arguments...)`. No <<<>>>
+// anywhere, so that the same sources compile as plain C++ against the tests' emulator.
 #pragma once
 
 #include <cuda_runtime.h>

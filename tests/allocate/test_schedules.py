@@ -14,7 +14,7 @@ COSINE_24 = (
     "3952 3680 3408 3152 2912 2704 2512 2352 2224 2128 2064 2048"
 )
 COSINE_12 = "4608 4544 4368 4080 3712 3296 2848 2432 2064 1776 1600 1536"
-SHAPES = [name for name in BUILT_IN if name not in (*CONTROLS, "geometry")]
+SHAPES = [name for name in BUILT_IN if name not in (*CONTROLS, "geometry", "calibrated")]
 
 
 def shape(name, layers=8, **options):

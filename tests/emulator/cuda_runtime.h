@@ -1,5 +1,5 @@
-// Stands in for CUDA's own header so that kernels compile as plain C++ and run on the CPU, one thread after another: enough
-// for kernels without barriers, shuffles or shared memory. Only tests include it.
+// Stands in for CUDA's own header so that kernels compile as plain C++ and run on the CPU, one thread after another:
+// enough for kernels without barriers, shuffles or shared memory. Only tests include it.
 #pragma once
 
 #include <cstddef>

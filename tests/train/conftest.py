@@ -1,23 +1,18 @@
-"""A preset that trains in a fraction of a second, and a text for it."""
+"""The tiny preset, known by its name, and a text for it."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from tiny_preset import TINY
 
-from geowidth.models import ModelConfig
-from geowidth.models.presets import PRESETS, Preset, TrainingSettings
-
-MODEL = ModelConfig(vocabulary=256, layers=2, dimension=16, heads=2, widths=(24, 24), context=16)
-SETTINGS = TrainingSettings(steps=12, batch=4, microbatch=4, learning_rate=1e-2, evaluations=3, evaluation_windows=8)
+from geowidth.models.presets import PRESETS
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     """The preset, also known to this process by its name."""
-    preset = Preset("tiny", MODEL, SETTINGS, replace(PRESETS["nano"].run, multiple=1))
-    monkeypatch.setitem(PRESETS, "tiny", preset)
-    return preset
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    return TINY
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from geowidth.errors import UserError
-from geowidth.train.corpus import SPLITS, build, by_name, load_corpus, windows
+from geowidth.train.corpus import SPLITS, DataOrder, build, by_name, load_corpus, windows
 
 
 def documents(count):
@@ -114,3 +114,14 @@ def test_windows():
     assert windows(stream, 22).shape == (1, 23)
     with pytest.raises(UserError, match="23 bytes; one window takes 24"):
         windows(stream, 23)
+
+
+def test_data_order():
+    stream = torch.arange(12 * 16 + 1, dtype=torch.int64).to(torch.uint8)
+    order = DataOrder(stream, 16, 5, seed=3)
+    seen = [int(w[0]) // 16 for step in range(24) for w in order.batch(step)]
+    for epoch in range(10):  # every window once a pass, and each pass in another order
+        assert sorted(seen[12 * epoch : 12 * epoch + 12]) == list(range(12))
+    assert seen[:12] != seen[12:24]
+    assert torch.equal(DataOrder(stream, 16, 5, seed=3).batch(7), order.batch(7))
+    assert not torch.equal(DataOrder(stream, 16, 5, seed=4).batch(7), order.batch(7))

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,27 +13,17 @@ from torch.nn import functional
 
 from geowidth import records
 from geowidth.errors import UserError
-from geowidth.models import TaperedTransformer, load_model
+from geowidth.models import load_model
 from geowidth.train import checkpoint, load_corpus, train
-from geowidth.train.loop import (
-    IGNORED,
-    DataOrder,
-    accumulate_gradients,
-    adamw,
-    evaluation_steps,
-    learning_rate,
-    mean_loss,
-)
+from geowidth.train.optimise import mean_loss
 
 # What the subprocesses run: `train` with the tiny preset. Arguments: folder, corpus, steps.
 CHILD = """
 import sys
 sys.path.insert(0, {tests!r})
-from conftest import MODEL, SETTINGS
-from geowidth.models.presets import PRESETS, Preset
+from tiny_preset import TINY
 from geowidth.train import train
-preset = Preset("tiny", MODEL, SETTINGS, PRESETS["nano"].run)
-train(preset, (30, 18), 4, sys.argv[1], steps=int(sys.argv[3]), corpus=sys.argv[2], save_seconds=0)
+train(TINY, (30, 18), 4, sys.argv[1], steps=int(sys.argv[3]), corpus=sys.argv[2], save_seconds=0)
 """
 
 
@@ -60,97 +49,6 @@ def same_run(one, two):
     a, b = checkpoint.read_result(one), checkpoint.read_result(two)
     for name in ("loss", "best_loss", "bits_per_byte", "tokens", "flops", "parameters", "widths"):
         assert a[name] == b[name], name
-
-
-def lengths_batch():
-    """8 sequences of lengths 1..8, padded to 8 with IGNORED targets."""
-    generator = torch.Generator().manual_seed(5)
-    tokens = torch.randint(256, (8, 9), generator=generator)
-    targets = tokens[:, 1:].clone()
-    for row in range(8):
-        targets[row, row + 1 :] = IGNORED
-    return tokens[:, :-1], targets
-
-
-@pytest.mark.parametrize("microbatch", [1, 2, 3, 4, 8, 100])
-def test_accumulation_does_not_depend_on_the_cut(tiny, microbatch):
-    tokens, targets = lengths_batch()
-    models = [TaperedTransformer(tiny.model, seed=1) for _ in range(2)]
-    values = [accumulate_gradients(models[0], tokens, targets, microbatch)]
-    loss = functional.cross_entropy(models[1](tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-    loss.backward()
-    values.append(loss.item())
-    assert values[0] == pytest.approx(values[1], rel=1e-6)
-    for model in models:
-        adamw(model, tiny.training).step()
-    for (name, a), (_, b) in zip(models[0].named_parameters(), models[1].named_parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-7, msg=name)
-
-
-def test_accumulation_weights_tokens():
-    """Token losses [4] and [1, 1, 1] in two microbatches: 7 / 4, where the mean of means is 2.5."""
-
-    class Fixed(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.shift = torch.nn.Parameter(torch.zeros(()))
-
-        def forward(self, tokens):  # the loss of target 0 is the token itself, plus the shift
-            return torch.stack((torch.zeros(tokens.shape), torch.log(torch.expm1(tokens + self.shift))), -1)
-
-    model = Fixed()
-    tokens = torch.tensor([[4.0, 9.0, 9.0], [1.0, 1.0, 1.0]])
-    targets = torch.tensor([[0, IGNORED, IGNORED], [0, 0, 0]])
-    assert accumulate_gradients(model, tokens, targets, 1) == pytest.approx(1.75, rel=1e-6)
-    assert model.shift.grad.item() == pytest.approx(1.0, rel=1e-6)
-
-
-def test_microbatches_without_tokens_add_nothing(tiny):
-    model = TaperedTransformer(tiny.model)
-    tokens, targets = lengths_batch()
-    accumulate_gradients(model, tokens, targets, 8)
-    wanted = [p.grad.clone() for p in model.parameters()]
-    empty = torch.full_like(targets, IGNORED)
-    accumulate_gradients(model, tokens, empty, 4)
-    assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
-    model.zero_grad()
-    accumulate_gradients(model, torch.cat((tokens, tokens)), torch.cat((targets, empty)), 8)
-    assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
-    assert accumulate_gradients(model, tokens[:0], targets[:0], 4) == 0.0
-
-
-def test_decay_is_on_matrices_only(tiny):
-    model = TaperedTransformer(tiny.model)
-    decay = {p: group["weight_decay"] for group in adamw(model, tiny.training).param_groups for p in group["params"]}
-    assert {name: decay[p] for name, p in model.named_parameters()} == {
-        name: 0.1 if p.ndim == 2 else 0.0 for name, p in model.named_parameters()
-    }
-
-
-def test_learning_rate(tiny):
-    settings = replace(tiny.training, steps=100, learning_rate=1.0, warmup=0.1, final_rate=0.2)
-    rates = [learning_rate(settings, step) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.1 * k for k in range(1, 11)])
-    assert rates[54] == pytest.approx(0.6)  # half-way down
-    assert rates[-1] == pytest.approx(0.2)
-    assert all(a >= b for a, b in zip(rates[9:], rates[10:], strict=False))
-    assert learning_rate(replace(settings, steps=1), 0) == 1.0
-
-
-def test_evaluations_are_evenly_spread_and_end_with_the_last_step(tiny):
-    assert sorted(evaluation_steps(replace(tiny.training, steps=100, evaluations=4))) == [25, 50, 75, 100]
-    assert sorted(evaluation_steps(replace(tiny.training, steps=3, evaluations=9))) == [1, 2, 3]
-
-
-def test_data_order():
-    stream = torch.arange(12 * 16 + 1, dtype=torch.int64).to(torch.uint8)
-    order = DataOrder(stream, 16, 5, seed=3)
-    seen = [int(w[0]) // 16 for step in range(24) for w in order.batch(step)]
-    for epoch in range(10):  # every window once a pass, and each pass in another order
-        assert sorted(seen[12 * epoch : 12 * epoch + 12]) == list(range(12))
-    assert seen[:12] != seen[12:24]
-    assert torch.equal(DataOrder(stream, 16, 5, seed=3).batch(7), order.batch(7))
-    assert not torch.equal(DataOrder(stream, 16, 5, seed=4).batch(7), order.batch(7))
 
 
 def test_training_learns_and_writes_what_it_says(tiny, text, tmp_path):

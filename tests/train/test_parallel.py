@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tiny_preset import TINY
 
 from geowidth.errors import UserError
 from geowidth.train import TrainJob, checkpoint, parallel, train, train_many
@@ -24,12 +25,7 @@ train_many(jobs(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])), int(sys.argv[
 
 
 def jobs(folder, corpus, steps=None, seeds=(0, 1)):
-    from conftest import MODEL, SETTINGS
-
-    from geowidth.models.presets import PRESETS, Preset
-
-    preset = Preset("tiny", MODEL, SETTINGS, replace(PRESETS["nano"].run, multiple=1))
-    return [TrainJob(folder / f"s{s}", (30, 18), s, "cosine", preset, steps, corpus) for s in seeds]
+    return [TrainJob(folder / f"s{s}", (30, 18), s, "cosine", TINY, steps, corpus) for s in seeds]
 
 
 def nothing(*_):
@@ -120,7 +116,7 @@ def test_a_process_that_dies_is_named(text, tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho no memory left >&2\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(parallel.sys, "executable", str(program))
-    with pytest.raises(RuntimeError, match=r"seed 0\) failed: its process ended \(exit code 3\) no memory left"):
+    with pytest.raises(RuntimeError, match=r"seed 0\) failed: its process ended \(exit code 3\)\nno memory left"):
         train_many(jobs(tmp_path, text)[:1])
 
 

@@ -36,6 +36,7 @@ BUILT_IN = (
     "reverse",
     "bow_tie",
     "geometry",
+    "calibrated",
     *CONTROLS,
 )
 

@@ -3,9 +3,13 @@
 Source: Mudarisov, Burtsev, State (arXiv 2608.02064); the calibration is that of `geowidth.allocate.surrogate`.
 """
 
+from pathlib import Path
+
 import numpy as np
 
+from geowidth import records
 from geowidth.allocate.schedules import Optimum, Rule
+from geowidth.allocate.schedules.calibrated import read_calibration
 from geowidth.allocate.surrogate import calibrated_surrogate, exponents, per_layer, smooth
 from geowidth.errors import UserError
 
@@ -30,6 +34,17 @@ def mix(work, mixture):
     return total / sum(mixture.values())
 
 
+def read_sensitivity(sensitivity):
+    """A list of sensitivities, from itself or from a JSON file."""
+    if not isinstance(sensitivity, str | Path):
+        return sensitivity
+    value = records.read_json(sensitivity)
+    found = value.get("sensitivity") if isinstance(value, dict) else value
+    if not isinstance(found, list):
+        raise UserError(f"{sensitivity} holds no list of sensitivities, alone or as 'sensitivity'; give one a layer")
+    return found
+
+
 def geometry(
     problem,
     *,
@@ -41,12 +56,14 @@ def geometry(
     smoothness=1.0,
     smoothing=True,
     sensitivity=None,
+    calibration=None,
 ):
     """The optimum of the surrogate whose difficulty is the measured work, smoothed over depth, times a sensitivity.
 
     mixture: {"geometry/statistic": weight} in place of the one signal. sensitivity: one positive number a layer (how
-    much the loss reacts to a layer), 1 for all when not measured. exponent: "dimension" (2 smoothness / intrinsic
-    dimension by the estimator `dimension`), a number, or one a layer.
+    much the loss reacts to a layer), or the path of a JSON file that holds such a list, alone or as "sensitivity"; 1
+    for all when not measured. exponent: "dimension" (2 smoothness / intrinsic dimension by the estimator `dimension`),
+    "fitted" (those in the calibration.json at `calibration`), a number, or one a layer.
     """
     work = problem.work
     if work is None:
@@ -56,7 +73,11 @@ def geometry(
         raise UserError(f"smoothing is {smoothing!r}; allowed: true or false")
     difficulty = smooth(raw) if smoothing else raw
     if sensitivity is not None:
-        difficulty = difficulty * per_layer("sensitivity", sensitivity, problem.layers)
+        difficulty = difficulty * per_layer("sensitivity", read_sensitivity(sensitivity), problem.layers)
+    if (exponent == "fitted") != (calibration is not None):
+        raise UserError("exponent 'fitted' and a calibration (path of calibration.json) go together; give both or none")
+    if calibration is not None:
+        exponent = read_calibration(calibration, problem.layers).exponents
     table = work.dimension
     if exponent == "dimension" and dimension not in table:
         raise UserError(f"dimension is {dimension!r}; the work profile has: {', '.join(table) or 'none'}")

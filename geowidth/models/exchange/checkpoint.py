@@ -151,8 +151,13 @@ def check_tensors(where, shapes, tensors):
             raise UserError(f"{where}: tensor {name} of shape {list(tensor.shape)} belongs to no part of this model")
         if not tensor.dtype.is_floating_point:
             raise UserError(f"{where}: tensor {name} is {tensor.dtype}; expected a floating dtype")
-        if not torch.isfinite(tensor).all():
+        if not all_finite(tensor):
             raise UserError(f"{where}: tensor {name} holds {_first_bad(tensor)}; expected finite numbers")
+
+
+def all_finite(tensor):
+    """Whether every element is finite: the extremes of a tensor that holds a NaN are NaN, so one pass without a mask."""
+    return not tensor.numel() or bool(torch.isfinite(torch.stack(tensor.aminmax())).all())
 
 
 def _first_bad(tensor):

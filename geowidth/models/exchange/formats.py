@@ -29,6 +29,8 @@ NEMOTRON_STEP = 256  # widths are stated as multiples of this there
 
 def padded(checkpoint, widths):
     """The Checkpoint with FFNs zero-padded to `widths`, which are no smaller than its own."""
+    if tuple(widths) == checkpoint.shape.widths:
+        return checkpoint
     tensors = dict(checkpoint.tensors)
     for layer, (old, new) in enumerate(zip(checkpoint.shape.widths, widths, strict=True)):
         for name in ("gate_proj.weight", "up_proj.weight", "gate_proj.bias", "up_proj.bias"):

@@ -17,7 +17,7 @@ import torch
 from geowidth.errors import UserError
 from geowidth.measure.sequences import windows_of
 from geowidth.models import load_model
-from geowidth.models.exchange.checkpoint import read_checkpoint, read_config, safetensors_files
+from geowidth.models.exchange.checkpoint import all_finite, read_checkpoint, read_config, safetensors_files
 from geowidth.models.exchange.convert import model_from
 from geowidth.models.exchange.formats import export
 from geowidth.models.exchange.gguf_read import read_gguf
@@ -197,7 +197,7 @@ def _transformers_model(folder):
     if extra:
         raise UserError(f"{folder}: tensor {extra[0]} belongs to no part of a {type(model).__name__}")
     for key, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
+        if not all_finite(parameter.detach()):
             raise UserError(f"{folder}: tensor {key} holds NaN or infinity; expected finite numbers")
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 

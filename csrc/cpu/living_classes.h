@@ -1,0 +1,112 @@
+// Degree-one homology classes with Z/2 coefficients as edges enter a Vietoris-Rips filtration.
+//
+// Every edge that has entered is given a vector over the births: the vector of an edge that gave birth is that birth, that
+// of an edge that joined components is zero, and that of any other edge {a, b} is the sum of those of {a, w} and {w, b},
+// w a vertex of its link. The vectors along a cycle add up to its class. They are evaluated only when a relation asks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/persistence_kernels.h"
+#include "cpu/relative_neighbourhood.h"
+
+namespace geowidth {
+
+// Open-addressing map from pairs (never 0) to what Value holds.
+template <typename Value>
+class PairMap {
+ public:
+  void reserve(std::size_t count) {
+    std::size_t size = 64;
+    while (size < 2 * count) size *= 2;
+    if (size > keys_.size()) rehash(size);
+  }
+  const Value* find(uint64_t pair) const {
+    if (keys_.empty()) return nullptr;
+    const std::size_t at = slot(pair);
+    return keys_[at] ? &values_[at] : nullptr;
+  }
+  void insert(uint64_t pair, Value value) {
+    reserve(++count_);
+    const std::size_t at = slot(pair);
+    keys_[at] = pair;
+    values_[at] = value;
+  }
+  void clear() {
+    keys_.assign(keys_.size(), 0);
+    count_ = 0;
+  }
+
+ private:
+  std::size_t slot(uint64_t pair) const {
+    const std::size_t mask = keys_.size() - 1;
+    std::size_t at = (pair * 0x9e3779b97f4a7c15) >> 20 & mask;
+    while (keys_[at] && keys_[at] != pair) at = (at + 1) & mask;
+    return at;
+  }
+  void rehash(std::size_t size) {
+    std::vector<uint64_t> keys(size, 0);
+    std::vector<Value> values(size);
+    keys_.swap(keys);
+    values_.swap(values);
+    for (std::size_t i = 0; i < keys.size(); ++i)
+      if (keys[i]) {
+        const std::size_t at = slot(keys[i]);
+        keys_[at] = keys[i];
+        values_[at] = values[i];
+      }
+  }
+
+  std::vector<uint64_t> keys_;
+  std::vector<Value> values_;
+  std::size_t count_ = 0;
+};
+
+class LivingClasses {
+ public:
+  // `edges`: every edge with an empty link, in order; births are numbered in that order.
+  LivingClasses(const DistanceRows& distances, const std::vector<EmptyLinkEdge>& edges);
+
+  int64_t living() const { return living_; }
+  // The class of the next birth lives from now on.
+  void give_birth();
+  // Declares that the cycle u - a - v - b bounds. Returns the birth it kills (the youngest of the cycle's class), or -1 if
+  // the cycle bounded already. All four edges must have entered.
+  int64_t relate(int64_t u, int64_t v, int64_t a, int64_t b);
+  // To be called when none lives and every edge shorter than `length` has entered: their vectors are zero from now on.
+  void vanish_before(double length);
+
+ private:
+  struct Span {  // births, in `entries_`
+    int64_t begin, end;
+  };
+  struct Pending {
+    uint64_t pair;
+    int64_t bridge;
+  };
+
+  bool vanishes(uint64_t pair) const;
+  bool known(uint64_t pair) const { return vanishes(pair) || vectors_.find(pair); }
+  void evaluate(uint64_t pair);
+  bool open(Pending& edge);
+  void add(uint64_t pair);
+  void flip(int64_t birth);
+  void reduce();
+  Span take(std::vector<uint32_t>& entries);
+
+  DistanceRows distances_;
+  PairMap<int64_t> empty_link_;      // pair -> birth, or -1 where it joined
+  PairMap<Span> vectors_;            // pair -> its vector, in entries_
+  std::vector<uint32_t> entries_;
+  std::vector<Span> replacement_;    // of a dead birth: the older births it became equal to, in replaced_
+  std::vector<uint32_t> replaced_;
+  std::vector<uint64_t> dead_, sum_; // one bit per birth
+  int64_t first_word_, last_word_;   // the words of sum_ that may be non-zero
+  std::vector<Pending> stack_;
+  int64_t born_ = 0, living_ = 0;
+  double vanished_ = -1;             // edges shorter than this have vector zero: no class lived when all had entered
+};
+
+}  // namespace geowidth

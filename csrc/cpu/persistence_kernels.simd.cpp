@@ -1,0 +1,350 @@
+#include "cpu/persistence_kernels.h"
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace geowidth {
+namespace GEOWIDTH_VARIANT {
+namespace {
+
+constexpr double infinity = __builtin_inf();
+
+// Eight doubles compared at once: bit k of a result speaks of lane k.
+#if defined(__AVX512F__)
+struct Lanes {
+  __m512d value;
+};
+inline Lanes load(const double* p) { return {_mm512_loadu_pd(p)}; }
+inline Lanes spread(double x) { return {_mm512_set1_pd(x)}; }
+inline unsigned less(Lanes a, Lanes b) { return _mm512_cmp_pd_mask(a.value, b.value, _CMP_LT_OQ); }
+inline unsigned less_equal(Lanes a, Lanes b) { return _mm512_cmp_pd_mask(a.value, b.value, _CMP_LE_OQ); }
+inline Lanes larger(Lanes a, Lanes b) { return {_mm512_max_pd(a.value, b.value)}; }
+inline Lanes smaller(Lanes a, Lanes b) { return {_mm512_min_pd(a.value, b.value)}; }
+inline void store(double* p, Lanes a) { _mm512_storeu_pd(p, a.value); }
+#elif defined(__AVX2__)
+struct Lanes {
+  __m256d low, high;
+};
+inline Lanes load(const double* p) { return {_mm256_loadu_pd(p), _mm256_loadu_pd(p + 4)}; }
+inline Lanes spread(double x) { return {_mm256_set1_pd(x), _mm256_set1_pd(x)}; }
+inline unsigned less(Lanes a, Lanes b) {
+  return _mm256_movemask_pd(_mm256_cmp_pd(a.low, b.low, _CMP_LT_OQ)) |
+         _mm256_movemask_pd(_mm256_cmp_pd(a.high, b.high, _CMP_LT_OQ)) << 4;
+}
+inline unsigned less_equal(Lanes a, Lanes b) {
+  return _mm256_movemask_pd(_mm256_cmp_pd(a.low, b.low, _CMP_LE_OQ)) |
+         _mm256_movemask_pd(_mm256_cmp_pd(a.high, b.high, _CMP_LE_OQ)) << 4;
+}
+inline Lanes larger(Lanes a, Lanes b) { return {_mm256_max_pd(a.low, b.low), _mm256_max_pd(a.high, b.high)}; }
+inline Lanes smaller(Lanes a, Lanes b) { return {_mm256_min_pd(a.low, b.low), _mm256_min_pd(a.high, b.high)}; }
+inline void store(double* p, Lanes a) {
+  _mm256_storeu_pd(p, a.low);
+  _mm256_storeu_pd(p + 4, a.high);
+}
+#else
+struct Lanes {
+  double value[8];
+};
+inline Lanes load(const double* p) {
+  Lanes a;
+  for (int k = 0; k < 8; ++k) a.value[k] = p[k];
+  return a;
+}
+inline Lanes spread(double x) {
+  Lanes a;
+  for (int k = 0; k < 8; ++k) a.value[k] = x;
+  return a;
+}
+inline unsigned less(const Lanes& a, const Lanes& b) {
+  unsigned mask = 0;
+  for (int k = 0; k < 8; ++k) mask |= unsigned(a.value[k] < b.value[k]) << k;
+  return mask;
+}
+inline unsigned less_equal(const Lanes& a, const Lanes& b) {
+  unsigned mask = 0;
+  for (int k = 0; k < 8; ++k) mask |= unsigned(a.value[k] <= b.value[k]) << k;
+  return mask;
+}
+inline Lanes larger(Lanes a, const Lanes& b) {
+  for (int k = 0; k < 8; ++k) a.value[k] = a.value[k] > b.value[k] ? a.value[k] : b.value[k];
+  return a;
+}
+inline Lanes smaller(Lanes a, const Lanes& b) {
+  for (int k = 0; k < 8; ++k) a.value[k] = a.value[k] < b.value[k] ? a.value[k] : b.value[k];
+  return a;
+}
+inline void store(double* p, const Lanes& a) {
+  for (int k = 0; k < 8; ++k) p[k] = a.value[k];
+}
+#endif
+
+// The same from p, of which only `count` entries exist: the lanes beyond hold infinity.
+inline Lanes load(const double* p, int64_t count) {
+  if (count >= 8) return load(p);
+  double padded[8];
+  for (int k = 0; k < 8; ++k) padded[k] = k < count ? p[k] : infinity;
+  return load(padded);
+}
+
+inline int lowest_bit(unsigned mask) { return __builtin_ctz(mask); }
+
+inline bool has_bit(const uint64_t* bits, int64_t k) { return bits[k >> 6] >> (k & 63) & 1; }
+inline void set_bit(uint64_t* bits, int64_t k) { bits[k >> 6] |= uint64_t{1} << (k & 63); }
+inline void clear_bit(uint64_t* bits, int64_t k) { bits[k >> 6] &= ~(uint64_t{1} << (k & 63)); }
+
+}  // namespace
+
+double row_maximum(const double* row, int64_t n) {
+  Lanes best = spread(0);
+  int64_t k = 0;
+  for (; k + 8 <= n; k += 8) best = larger(best, load(row + k));
+  double lane[8], result = 0;
+  store(lane, best);
+  for (double x : lane) result = x > result ? x : result;
+  for (; k < n; ++k) result = row[k] > result ? row[k] : result;
+  return result;
+}
+
+void nearest_vertices(const double* row, int64_t n, int64_t self, int64_t count, int32_t* out) {
+  int64_t held = 0;
+  double bound = infinity;
+  for (int64_t begin = 0; begin < n; begin += 8) {
+    for (unsigned mask = less(load(row + begin, n - begin), spread(bound)); mask; mask &= mask - 1) {
+      const int64_t k = begin + lowest_bit(mask);
+      if (k == self || !(row[k] < bound)) continue;
+      int64_t place = held < count ? held++ : count - 1;
+      for (; place > 0 && row[out[place - 1]] > row[k]; --place) out[place] = out[place - 1];
+      out[place] = int32_t(k);
+      if (held == count) bound = row[out[count - 1]];
+    }
+  }
+  for (; held < count; ++held) out[held] = -1;
+}
+
+int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* neighbours, int64_t count, double limit,
+                    int32_t* out) {
+  const double* row = distances.row(u);
+  const int64_t n = distances.n;
+  while (count > 0 && neighbours[count - 1] < 0) --count;
+  int64_t found = 0;
+  for (int64_t begin = u + 1; begin < n; begin += 8) {
+    const int64_t left = n - begin;
+    const Lanes length = load(row + begin, left);
+    unsigned mask = less_equal(length, spread(limit));
+    if (left < 8) mask &= (1u << left) - 1;
+    for (int64_t h = 0; h < count && mask; ++h) {
+      const int64_t w = neighbours[h];
+      mask &= ~(less(load(distances.row(w) + begin, left), length) & less(spread(row[w]), length));
+    }
+    for (; mask; mask &= mask - 1) out[found++] = int32_t(begin + lowest_bit(mask));
+  }
+  return found;
+}
+
+bool any_below(const double* p, const double* q, int64_t n, double limit) {
+  const Lanes bound = spread(limit);
+  int64_t k = 0;
+  for (; k + 32 <= n; k += 32) {
+    unsigned mask = 0;
+    for (int j = 0; j < 32; j += 8) mask |= less(load(p + k + j), bound) & less(load(q + k + j), bound);
+    if (mask) return true;
+  }
+  for (; k < n; ++k)
+    if (p[k] < limit && q[k] < limit) return true;
+  return false;
+}
+
+int64_t count_within(const double* p, const double* q, int64_t n, double limit) {
+  const Lanes bound = spread(limit);
+  int64_t count = 0, k = 0;
+  for (; k + 8 <= n; k += 8)
+    count += __builtin_popcount(less_equal(load(p + k), bound) & less_equal(load(q + k), bound));
+  for (; k < n; ++k) count += p[k] <= limit && q[k] <= limit;
+  return count;
+}
+
+int64_t lowest_bridge(const double* p, const double* q, int64_t n, double limit) {
+  Lanes best = spread(limit);
+  int64_t k = 0;
+  for (; k + 8 <= n; k += 8) best = smaller(best, larger(load(p + k), load(q + k)));
+  double lane[8], lowest = limit;
+  store(lane, best);
+  for (double x : lane) lowest = x < lowest ? x : lowest;
+  for (; k < n; ++k) {
+    const double x = p[k] > q[k] ? p[k] : q[k];
+    lowest = x < lowest ? x : lowest;
+  }
+  if (!(lowest < limit)) return -1;
+  const Lanes bound = spread(lowest);
+  for (k = 0; k < n; k += 8) {
+    const unsigned mask = less_equal(load(p + k, n - k), bound) & less_equal(load(q + k, n - k), bound);
+    if (mask) return k + lowest_bit(mask);
+  }
+  return -1;
+}
+
+int64_t edges_between(const double* row, int64_t u, int64_t n, double low, double high, double scale, uint64_t* out) {
+  constexpr double last_key = double((uint64_t{1} << key_bits) - 1);
+  const Lanes from = spread(low), to = spread(high);
+  int64_t found = 0;
+  for (int64_t begin = u + 1; begin < n; begin += 8) {
+    const Lanes length = load(row + begin, n - begin);
+    for (unsigned mask = less_equal(from, length) & less(length, to); mask; mask &= mask - 1) {
+      const int64_t v = begin + lowest_bit(mask);
+      double key = (row[v] - low) * scale;
+      key = key < last_key ? key : last_key;
+      out[found++] = uint64_t(key) << pair_bits | uint64_t(u) << vertex_bits | uint64_t(v);
+    }
+  }
+  return found;
+}
+
+double smallest_from(const double* row, int64_t begin, int64_t n, double low) {
+  double result = infinity;
+  for (int64_t k = begin; k < n; ++k) {
+    const double x = row[k] >= low ? row[k] : infinity;
+    result = x < result ? x : result;
+  }
+  return result;
+}
+
+void bits_below(const double* row, int64_t n, double limit, uint64_t* bits, int64_t words) {
+  const Lanes bound = spread(limit);
+  for (int64_t w = 0; w < words; ++w) {
+    uint64_t word = 0;
+    for (int64_t j = 0; j < 64 && 64 * w + j < n; j += 8) {
+      const int64_t k = 64 * w + j, left = n - k;
+      uint64_t mask = less(load(row + k, left), bound);
+      if (left < 8) mask &= (uint64_t{1} << left) - 1;
+      word |= mask << j;
+    }
+    bits[w] = word;
+  }
+}
+
+namespace {
+
+// Whether every vertex of the link of {u, v} is `hub` or adjacent to it: then the link is connected.
+inline bool dominates(const uint64_t* u, const uint64_t* v, const uint64_t* hub, int64_t words) {
+  for (int64_t k = 0; k < words; k += 8) {
+    uint64_t left = 0;
+    for (int j = 0; j < 8; ++j) left |= u[k + j] & v[k + j] & ~hub[k + j];
+    if (left) return false;
+  }
+  return true;
+}
+
+inline bool intersect(const uint64_t* a, const uint64_t* b, int64_t words) {
+  for (int64_t k = 0; k < words; k += 8) {
+    uint64_t common = 0;
+    for (int j = 0; j < 8; ++j) common |= a[k + j] & b[k + j];
+    if (common) return true;
+  }
+  return false;
+}
+
+inline int64_t first_bit(const uint64_t* bits, int64_t words) {
+  for (int64_t k = 0; k < words; ++k)
+    if (bits[k]) return 64 * k + __builtin_ctzll(bits[k]);
+  return -1;
+}
+
+inline int64_t count_bits(const uint64_t* bits, int64_t words) {
+  int64_t count = 0;
+  for (int64_t k = 0; k < words; ++k) count += __builtin_popcountll(bits[k]);
+  return count;
+}
+
+// Moves the neighbours of a vertex from `left` to `reached`; returns whether any are left.
+inline bool move_neighbours(const uint64_t* row, uint64_t* left, uint64_t* reached, int64_t words) {
+  uint64_t rest = 0;
+  for (int64_t k = 0; k < words; ++k) {
+    const uint64_t found = left[k] & row[k];
+    reached[k] |= found;
+    left[k] ^= found;
+    rest |= left[k];
+  }
+  return rest != 0;
+}
+
+// Removes from `left` the component of `seed` (itself already removed), level by level, each level searched from the
+// smaller side; returns whether any vertices are left.
+bool remove_component(const LinkGraph& graph, int64_t seed, uint64_t* left, uint64_t* frontier, uint64_t* next) {
+  const int64_t words = graph.words;
+  for (int64_t k = 0; k < words; ++k) frontier[k] = 0;
+  bool any_left = move_neighbours(graph.row(seed), left, frontier, words);
+  while (any_left && first_bit(frontier, words) >= 0) {
+    for (int64_t k = 0; k < words; ++k) next[k] = 0;
+    if (count_bits(left, words) <= count_bits(frontier, words)) {
+      for (int64_t k = 0; k < words; ++k)
+        for (uint64_t rest = left[k]; rest; rest &= rest - 1) {
+          const int64_t w = 64 * k + __builtin_ctzll(rest);
+          if (intersect(graph.row(w), frontier, words)) set_bit(next, w);
+        }
+      uint64_t rest = 0;
+      for (int64_t k = 0; k < words; ++k) rest |= left[k] &= ~next[k];
+      any_left = rest != 0;
+    } else {
+      for (int64_t k = 0; k < words && any_left; ++k)
+        for (uint64_t rest = frontier[k]; rest && any_left; rest &= rest - 1)
+          any_left = move_neighbours(graph.row(64 * k + __builtin_ctzll(rest)), left, next, words);
+    }
+    uint64_t* swap = frontier;
+    frontier = next;
+    next = swap;
+  }
+  return any_left;
+}
+
+// The number of components of the link of {u, v}, one vertex of each in graph.representatives; the first is `start`
+// unless that is -1.
+int64_t split_link(const LinkGraph& graph, const uint64_t* u, const uint64_t* v, int64_t start) {
+  uint64_t* left = graph.scratch;
+  for (int64_t k = 0; k < graph.words; ++k) left[k] = u[k] & v[k];
+  int64_t seed = start >= 0 ? start : first_bit(left, graph.words), components = 0;
+  while (seed >= 0) {
+    clear_bit(left, seed);
+    graph.representatives[components++] = int32_t(seed);
+    if (!remove_component(graph, seed, left, left + graph.words, left + 2 * graph.words)) break;
+    seed = first_bit(left, graph.words);
+  }
+  return components;
+}
+
+// A vertex adjacent to all others of the link of {u, v}, or -1; then `start` is some vertex of the link, or -1.
+inline int64_t find_hub(const LinkGraph& graph, int64_t u, int64_t v, int64_t& start) {
+  const uint64_t *row_u = graph.row(u), *row_v = graph.row(v);
+  const int32_t *near_u = graph.neighbours + u * graph.neighbour_count,
+                *near_v = graph.neighbours + v * graph.neighbour_count;
+  start = -1;
+  for (int64_t k = -2; k < 2 * graph.neighbour_count; ++k) {
+    const int64_t w = k == -2 ? graph.last_hub[u] : k == -1 ? graph.last_hub[v] : k & 1 ? near_v[k >> 1] : near_u[k >> 1];
+    if (w < 0 || !has_bit(row_u, w) || !has_bit(row_v, w)) continue;
+    if (dominates(row_u, row_v, graph.row(w), graph.words)) return w;
+    if (start < 0) start = w;
+  }
+  return -1;
+}
+
+}  // namespace
+
+LinkEvent settle_edges(const LinkGraph& graph, const uint64_t* edges, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t u = first_vertex(edges[i]), v = second_vertex(edges[i]);
+    int64_t start;
+    const int64_t hub = find_hub(graph, u, v, start);
+    if (hub >= 0) {
+      graph.last_hub[u] = graph.last_hub[v] = int32_t(hub);
+    } else {
+      const int64_t components = split_link(graph, graph.row(u), graph.row(v), start);
+      if (components != 1) return {i, components};
+    }
+    set_bit(graph.row(u), v);
+    set_bit(graph.row(v), u);
+  }
+  return {end, 1};
+}
+
+}  // namespace GEOWIDTH_VARIANT
+}  // namespace geowidth

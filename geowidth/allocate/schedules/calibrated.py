@@ -1,0 +1,40 @@
+"""Calibrated: the optimum of the surrogate that `geowidth calibrate` fitted to trained models, no work needed."""
+
+import numpy as np
+
+from geowidth.allocate.schedules import Optimum, Rule
+from geowidth.allocate.surrogate import calibrated_surrogate
+from geowidth.errors import UserError
+
+
+def read_calibration(path, layers):
+    """The Calibration in a file, for that many layers."""
+    from geowidth.diagnose.calibration import Calibration
+
+    found = Calibration.read(path)
+    if len(found.widths) != layers:
+        raise UserError(f"calibration {path} has {len(found.widths)} layers, {layers} are asked for")
+    return found
+
+
+def calibrated(problem, *, calibration, shared=True):
+    """Fitted difficulties and exponents: one exponent for all layers, or with shared=False one a layer.
+
+    calibration: path of calibration.json. Layers whose loss did not fall with their width have no difficulty and get
+    the floor, which the notes say.
+    """
+    if not isinstance(shared, bool):
+        raise UserError(f"shared is {shared!r}; allowed: true or false")
+    found = read_calibration(calibration, problem.layers)
+    fitted = found.shared["difficulty"] if shared else found.difficulty
+    rate = np.full(problem.layers, found.shared["exponent"]) if shared else np.array(found.exponents)
+    difficulty = np.maximum(np.asarray(fitted, dtype=np.float64), 0.0)
+    idle = np.flatnonzero(difficulty == 0.0).tolist()
+    details = {"difficulty": difficulty, "exponents": rate}
+    if idle:
+        named = " ".join(map(str, idle))
+        details["notes"] = [f"the loss did not fall as these layers became wider: {named}; they get the floor"]
+    return Optimum(calibrated_surrogate(difficulty, found.widths, rate), details)
+
+
+RULE = Rule("calibrated", "the optimum for difficulties and exponents fitted by geowidth calibrate", calibrated)

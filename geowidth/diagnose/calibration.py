@@ -1,0 +1,321 @@
+"""Calibration: train small models with one layer's FFN width changed at a time, and fit the surrogate to their losses.
+
+The allocation assumes that the loss depends on layer l's width as c_l w_l^(-a_l) with c_l from measured work. Here both
+are fitted to trained models: paired seeds, the unchanged model beside every change. The experiment of the paper's open
+questions (arXiv 2608.02064, limitations), at a size that a laptop can train.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from geowidth import records
+from geowidth.diagnose.association import partial_spearman
+from geowidth.diagnose.curves import Sweep, basis, fit_curves
+from geowidth.errors import UserError
+
+KIND, SCHEMA = "geowidth.calibration", 1
+SETTINGS_KIND = "geowidth.calibration_settings"
+DEFAULT_FACTORS, DEFAULT_SEEDS, DEFAULT_STEPS = (1 / 16, 1 / 4, 4.0), (0, 1, 2), 200
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fitted loss-versus-width curves, as calibration.json holds them.
+
+    widths: reference width of every layer. layers: for each {"difficulty", "exponent", "coefficient", their intervals,
+    "explained"}. shared: the fit with one exponent. signals: Spearman of each of the nine signals with the
+    difficulties, depth controlled. curves: one row a trained model. forms, lack_of_fit: how well w^(-a) does beside
+    other forms.
+    """
+
+    preset: str
+    widths: tuple
+    layers: list
+    shared: dict
+    noise: float
+    forms: dict
+    lack_of_fit: dict | None
+    signals: dict
+    curves: list
+    sentence: str
+    settings: dict
+    environment: dict = field(default_factory=records.environment)
+
+    @property
+    def exponents(self):
+        """Fitted a_l of every layer."""
+        return [layer["exponent"] for layer in self.layers]
+
+    @property
+    def difficulty(self):
+        """Fitted e_l of every layer, each with its own exponent."""
+        return [layer["difficulty"] for layer in self.layers]
+
+    def to_json(self):
+        """The calibration as a dict for calibration.json."""
+        return {"kind": KIND, "schema": SCHEMA, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
+
+    @classmethod
+    def read(cls, path):
+        """Read calibration.json; a file that is none, or lacks a field, is refused."""
+        value = records.read_json(path, KIND, SCHEMA)
+        missing = [name for name in cls.__dataclass_fields__ if name not in value]
+        if missing:
+            raise UserError(f"{path} lacks {', '.join(missing)}; calibrate again with geowidth calibrate")
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__} | {"widths": tuple(value["widths"])})
+
+
+@dataclass(frozen=True)
+class CalibrationPlan:
+    """What is trained: the preset's model with each layer's width times each factor, for each seed, `steps` long."""
+
+    preset: object
+    seeds: tuple = DEFAULT_SEEDS
+    factors: tuple = DEFAULT_FACTORS
+    steps: int = DEFAULT_STEPS
+    corpus: str = "stdlib"
+    tokens: int | None = None
+
+    def __post_init__(self):
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise UserError(f"seeds are {' '.join(map(str, self.seeds))}; allowed: different whole numbers from 0 up")
+        if len(self.factors) < 2 or not all(0 < f < np.inf for f in self.factors):
+            raise UserError(f"factors are {self.factors}; allowed: two or more different numbers above 0")
+        if self.steps < 1:
+            raise UserError(f"steps is {self.steps}; allowed: whole numbers from 1 up")
+        widths = self.varied
+        if (widths[0] == self.preset.base_width).any():
+            raise UserError(f"a factor leaves the width at {self.preset.base_width}; the base is always trained")
+        if len(set(widths[0])) != len(widths[0]):
+            raise UserError(f"two factors give the same multiple of {self.preset.run.multiple}; leave one out")
+        layers, count = self.preset.model.layers, len(self.factors)
+        Sweep(np.ones(len(self.seeds)), np.ones((layers, count, len(self.seeds))), self.ratios)
+
+    @property
+    def varied(self):
+        """The other widths of every layer, ints (layers, factors): multiples of the preset's quantum, at least one."""
+        quantum = self.preset.run.multiple
+        rows = [[max(1, round(w * f / quantum)) * quantum for f in self.factors] for w in self.preset.model.widths]
+        return np.array(rows)
+
+    @property
+    def ratios(self):
+        """varied / reference width, float64 (layers, factors)."""
+        return self.varied / np.array(self.preset.model.widths)[:, None]
+
+    def models(self):
+        """[(folder name, widths, layer or None, width or None)] of every architecture, the base first."""
+        base = self.preset.model.widths
+        found = [("base", base, None, None)]
+        for layer, row in enumerate(self.varied.tolist()):
+            for width in row:
+                widths = (*base[:layer], width, *base[layer + 1 :])
+                found.append((f"layer-{layer}/width-{width}", widths, layer, width))
+        return found
+
+    def jobs(self, folder):
+        """One TrainJob per seed and architecture, seed by seed."""
+        from geowidth.train import TrainJob
+
+        return [
+            TrainJob(folder / "runs" / name / f"seed-{seed}", widths, seed, name, self.preset, self.steps, self.corpus)
+            for seed in self.seeds
+            for name, widths, *_ in self.models()
+        ]
+
+    def to_json(self):
+        """The settings that must not change within one folder."""
+        own = {name: getattr(self, name) for name in ("seeds", "factors", "steps", "corpus", "tokens")}
+        return {**own, "preset": self.preset.name, "widths": self.preset.model.widths, "varied": self.varied}
+
+
+def calibrate(
+    out, preset="nano", *, seeds=None, factors=None, steps=None, corpus="stdlib", tokens=None, work=None, processes=None
+):
+    """Train, measure and fit in folder `out`; returns the Calibration, also written to out/calibration.json.
+
+    preset: name or Preset. seeds, factors, steps: see CalibrationPlan. work: a WorkProfile or the path of one (default:
+    the base model of the first seed is measured on `tokens` held-out tokens). processes: trainings side by side.
+    Finished trainings are kept: an interrupted call goes on. Raises UserError before any work for what cannot run.
+    """
+    from geowidth.allocate.problem import load_work
+    from geowidth.models.presets import preset_named
+    from geowidth.train import train_many
+
+    chosen = preset_named(preset)
+    given = {"seeds": seeds, "factors": factors, "steps": steps}
+    given = {name: value for name, value in given.items() if value is not None}
+    plan = CalibrationPlan(chosen, corpus=str(corpus), tokens=tokens or chosen.run.measured_tokens, **given)
+    plan = replace(plan, seeds=tuple(plan.seeds), factors=tuple(map(float, plan.factors)))
+    folder, profile = Path(out), load_work(work)
+    if profile is not None and len(profile.widths) != chosen.model.layers:
+        raise UserError(
+            f"the work profile has {len(profile.widths)} layers, preset {chosen.name} {chosen.model.layers}"
+        )
+    begin(plan, folder)
+    results = train_many(plan.jobs(folder), processes, label="calibrate")
+    if profile is None:
+        profile = _measure(plan, folder)
+    found = summarise(plan, [result["loss"] for result in results], profile)
+    records.write_json(folder / "calibration.json", found.to_json())
+    records.write_text(folder / "curves.csv", curves_csv(found))
+    return found
+
+
+def begin(plan, folder):
+    """Make the folder, or check that it belongs to the same plan."""
+    path = folder / "settings.json"
+    records.check_writable(path)
+    wanted = records.to_jsonable(plan.to_json())
+    if not path.exists():
+        records.write_json(path, {"kind": SETTINGS_KIND, "schema": SCHEMA, "settings": wanted})
+        return
+    found = records.read_json(path, SETTINGS_KIND, SCHEMA)["settings"]
+    differ = [name for name in wanted if found.get(name) != wanted[name]]
+    if differ:
+        name = differ[0]
+        raise UserError(
+            f"{folder} holds a calibration with {name} {found.get(name)!r}, not {wanted[name]!r}; name another folder "
+            "with --out, or ask for the same settings to go on"
+        )
+
+
+def _measure(plan, folder):
+    """The work profile of the base model of the first seed."""
+    from geowidth.measure import measure
+    from geowidth.measure.profile import WorkProfile
+
+    path = folder / "work.json"
+    if path.exists():
+        return WorkProfile.read(path)
+    model = folder / "runs" / "base" / f"seed-{plan.seeds[0]}"
+    return measure(model, corpus=plan.corpus, tokens=plan.tokens, out=path)
+
+
+def summarise(plan, losses, profile):
+    """The Calibration of finished trainings. losses: one a job of `plan.jobs`, in their order."""
+    layers, count, seeds = plan.preset.model.layers, len(plan.factors), len(plan.seeds)
+    table = np.asarray(losses, dtype=np.float64).reshape(seeds, 1 + layers * count)
+    sweep = Sweep(table[:, 0], table[:, 1:].T.reshape(layers, count, seeds), plan.ratios)
+    fit = fit_curves(sweep)
+    rows = [_layer_row(one, width) for one, width in zip(fit.layers, plan.preset.model.widths, strict=True)]
+    shared = {
+        "exponent": fit.shared_exponent,
+        "exponent_interval": fit.shared_interval,
+        "difficulty": fit.shared_difficulty,
+        "difficulty_interval": fit.shared_difficulty_interval,
+    }
+    targets = {
+        "difficulty": fit.shared_difficulty,
+        "difficulty_own_exponent": [row["difficulty"] for row in rows],
+        "coefficient": [row["coefficient"] for row in rows],
+    }
+    signals = signal_table(profile, targets)
+    plain = records.to_jsonable
+    return Calibration(
+        plan.preset.name,
+        plan.preset.model.widths,
+        plain(rows),
+        plain(shared),
+        fit.noise,
+        fit.forms,
+        fit.lack_of_fit,
+        signals,
+        _curve_rows(plan, sweep),
+        sentence(fit, signals),
+        plain(plan.to_json()),
+    )
+
+
+def _layer_row(fit, width):
+    coefficient, interval = fit.coefficient(width)
+    return {
+        "difficulty": fit.difficulty,
+        "difficulty_interval": fit.difficulty_interval,
+        "exponent": fit.exponent,
+        "exponent_interval": fit.exponent_interval,
+        "coefficient": coefficient,
+        "coefficient_interval": interval,
+        "explained": fit.explained,
+    }
+
+
+def _curve_rows(plan, sweep):
+    rows = []
+    for seed, base in zip(plan.seeds, sweep.base.tolist(), strict=True):
+        rows.append({"layer": None, "width": None, "seed": seed, "loss": base, "difference": 0.0})
+    for layer, widths in enumerate(plan.varied.tolist()):
+        for place, width in enumerate(widths):
+            for k, seed in enumerate(plan.seeds):
+                loss = float(sweep.losses[layer, place, k])
+                rows.append(
+                    {
+                        "layer": layer,
+                        "width": width,
+                        "seed": seed,
+                        "loss": loss,
+                        "difference": loss - float(sweep.base[k]),
+                    }
+                )
+    return rows
+
+
+def signal_table(profile, targets):
+    """{geometry: {statistic: {target: {"rho", "p", "raw_rho"}}}}: Spearman with depth controlled, and without."""
+    depth = np.arange(len(profile.widths))
+    table = {}
+    for geometry, statistics in profile.work.items():
+        table[geometry] = {}
+        for statistic, values in statistics.items():
+            table[geometry][statistic] = {}
+            for name, target in targets.items():
+                rho, p = partial_spearman(values, target, depth)
+                plain, _ = partial_spearman(values, target, np.zeros(len(depth)))
+                table[geometry][statistic][name] = {"rho": rho, "p": p, "raw_rho": plain}
+    return table
+
+
+def sentence(fit, signals):
+    """What may and may not be concluded, in plain words."""
+    low, high = fit.shared_interval
+    explained = 1 - fit.forms["power"]["squares"] / fit.forms["no effect"]["squares"]
+    words = [
+        f"With one exponent for all layers a = {fit.shared_exponent:.2f} (95 % interval {low:.2f} to {high:.2f}).",
+        f"Curves w^(-a) explain {100 * explained:.0f} % of what the width of a layer does to the loss;",
+    ]
+    if fit.lack_of_fit is None:
+        words.append("whether another form fits better cannot be tested with one seed or two widths.")
+    elif fit.lack_of_fit["p"] < 0.05:
+        words.append(f"another form would fit better (lack of fit p = {fit.lack_of_fit['p']:.2g}).")
+    else:
+        words.append(f"no lack of fit is seen (p = {fit.lack_of_fit['p']:.2g}).")
+    rows = [(g, s, row["difficulty"]) for g, table in signals.items() for s, row in table.items()]
+    rows = [row for row in rows if row[2]["rho"] is not None]
+    if not rows:
+        return " ".join([*words, "No signal could be compared with the fitted difficulties."])
+    geometry, statistic, best = max(rows, key=lambda row: row[2]["rho"])
+    held = best["p"] * len(rows) < 0.05 and best["rho"] > 0
+    verdict = "holds" if held else "does not hold"
+    words.append(
+        f"Of {len(rows)} signals {statistic} x {geometry} follows the fitted difficulties most closely with depth "
+        f"controlled (Spearman {best['rho']:.2f}, p = {best['p']:.2g}); this {verdict} at 5 % once all are counted."
+    )
+    return " ".join(words)
+
+
+def curves_csv(calibration):
+    """The curves as CSV text: one trained model a line."""
+    lines = ["layer,width,seed,loss,difference"]
+    for row in calibration.curves:
+        lines.append(
+            ",".join("" if row[k] is None else str(row[k]) for k in ("layer", "width", "seed", "loss", "difference"))
+        )
+    return "\n".join(lines) + "\n"
+
+
+def fitted_curve(calibration, layer, widths):
+    """The fitted loss difference of one layer at `widths`, float64."""
+    row = calibration.layers[layer]
+    return row["difficulty"] * basis(np.asarray(widths) / calibration.widths[layer], row["exponent"])

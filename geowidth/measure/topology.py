@@ -1,0 +1,152 @@
+"""The topological work statistic: degree-one persistence diagrams and the 2-Wasserstein distance between them.
+
+`persistence_diagram` is an own engine (csrc/cpu/persistence.h), exact in float64; `diagram_distance` an own exact solver
+(csrc/cpu/diagram_distance.h). Both release the GIL, so layers can run in threads.
+"""
+
+import math
+
+import numpy as np
+
+from geowidth.errors import UserError, choose
+from geowidth.ops.backend import native
+
+GROUND_NORMS = ("sup", "euclidean")
+
+
+def persistence_diagram(distances, threshold=None, *, validate=True):
+    """Degree-one Vietoris-Rips persistence diagram, with Z/2 coefficients, of a distance matrix.
+
+    A simplex enters at its longest edge (its diameter). No triangle inequality is needed.
+
+    Args:
+        distances: (n, n) numpy array or tensor of any real dtype, read as float64: symmetric, non-negative, zero on the
+            diagonal. An infinite entry is an edge that never enters.
+        threshold: edges longer than this never enter, and a bar alive there dies at infinity. By default all finite edges
+            enter.
+        validate: False skips the checks of the entries, for a matrix known to be in order. Entries out of order then give
+            a wrong diagram.
+
+    Returns:
+        (k, 2) float64 array of bars (birth, death), birth < death, sorted; death may be infinite.
+
+    Raises:
+        UserError: a shape, dtype, entry or threshold is not as above; the message names the first such entry.
+
+    Source: as a statistic of FFN layers, Mudarisov, Burtsev and State, arXiv 2608.02064; for the links of edges, Koyama,
+    Memoli, Robins and Turner, arXiv 2307.16333 and 2412.07805.
+    """
+    matrix = square_matrix(distances, "distances")
+    if validate:
+        check_distances(matrix, "distances")
+    limit = _checked_threshold(threshold)
+    n = matrix.shape[0]
+    return _native().degree_one_persistence(matrix.ctypes.data, n, n, limit)
+
+
+def diagram_distance(a, b, *, order=2, ground="sup"):
+    """The 2-Wasserstein distance between two persistence diagrams, exact.
+
+    Bars are matched to bars or to the diagonal; bars that never die only to such bars, by their births.
+
+    Args:
+        a, b: (k, 2) and (m, 2) arrays of bars (birth, death), in any order; births finite, deaths finite or infinite, birth
+            <= death. Bars of length zero change nothing.
+        order: 2, the only order there is.
+        ground: "sup" (the distance of two bars is the larger of the differences of births and of deaths) or "euclidean".
+
+    Returns:
+        float, exactly 0 for diagrams equal up to order; infinite if the numbers of bars that never die differ.
+
+    Raises:
+        UserError: an array has another shape, or holds NaN, an infinite birth, or a death before its birth.
+
+    Source: Edelsbrunner and Harer, Computational Topology (2010), VIII.2.
+    """
+    choose("order", order, (2,))
+    choose("ground", ground, GROUND_NORMS)
+    finite_a, endless_a = _split_diagram(a, "a")
+    finite_b, endless_b = _split_diagram(b, "b")
+    if len(endless_a) != len(endless_b):
+        return math.inf
+    finite = _native().diagram_distance(
+        finite_a.ctypes.data, len(finite_a), finite_b.ctypes.data, len(finite_b), ground == "sup"
+    )
+    return math.hypot(finite, *(endless_a - endless_b))
+
+
+def square_matrix(distances, name):
+    """`distances` (numpy or torch, any real dtype) as a contiguous (n, n) float64 array; a UserError names what is not."""
+    array = _real_array(distances, name, "an (n, n) matrix")
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise UserError(f"{name} has shape {array.shape}; a square matrix (n, n) is needed")
+    return array
+
+
+def check_distances(matrix, name):
+    """Raise a UserError that names the first cell of an (n, n) float64 array that no distance matrix could hold."""
+    wrong_cells = (
+        ("distances are numbers", lambda: matrix != matrix),
+        ("the diagonal must be 0", lambda: np.diag(np.diagonal(matrix) != 0)),
+        ("distances are not negative", lambda: matrix < 0),
+        ("the matrix must be symmetric", lambda: matrix != matrix.T),
+    )
+    if np.array_equal(matrix, matrix.T) and not np.diagonal(matrix).any() and matrix.min(initial=0.0) >= 0:
+        return  # NaN is never equal to itself
+    for reason, wrong in wrong_cells:
+        cells = np.argwhere(wrong())
+        if len(cells):
+            i, j = cells[0].tolist()
+            mirror = f" but [{j}, {i}] is {matrix[j, i]}" if "symmetric" in reason else ""
+            raise UserError(f"{name}[{i}, {j}] is {matrix[i, j]}{mirror}; {reason}")
+
+
+def _real_array(values, name, needed):
+    """`values` as a contiguous float64 array."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = (values.double() if values.is_floating_point() else values).numpy()
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"dtype {array.dtype}")
+        return np.ascontiguousarray(array, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} is not an array of real numbers ({error}); pass {needed}") from error
+
+
+def _checked_threshold(threshold):
+    if threshold is None:
+        return math.inf
+    try:
+        value = float(threshold)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not value >= 0:
+        raise UserError(f"threshold is {threshold!r}; a number of at least 0, or None for no threshold, is needed")
+    return value
+
+
+def _split_diagram(diagram, name):
+    """Finite bars (k, 2), and the sorted births of the endless ones."""
+    bars = _real_array(diagram, f"diagram {name}", "bars (k, 2) of birth and death")
+    if bars.size == 0:
+        bars = bars.reshape(0, 2)
+    if bars.ndim != 2 or bars.shape[1] != 2:
+        raise UserError(f"diagram {name} has shape {bars.shape}; bars (k, 2) of birth and death are needed")
+    wrong = ~(np.isfinite(bars[:, 0]) & (bars[:, 0] <= bars[:, 1]))
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        birth, death = bars[k].tolist()
+        raise UserError(
+            f"bar {k} of diagram {name} is ({birth}, {death}); a finite birth and a death not before it are needed"
+        )
+    endless = np.isinf(bars[:, 1])
+    return np.ascontiguousarray(bars[~endless]), np.sort(bars[endless, 0])
+
+
+def _native():
+    module, reason = native()
+    if module is None:
+        raise UserError(reason)
+    return module
