@@ -122,8 +122,8 @@ class Preset:
         return replace(self.training, **changes)
 
 
-# Sized so that 12 trainings end within four minutes on two cores: some 12,000 tokens a second and core. Small batches and
-# many steps learn more from so few tokens than large batches do.
+# Sized so that 12 trainings end within four minutes on two cores (some 12,000 tokens a second and core). Small batches
+# and many steps learn more from so few tokens than large batches do.
 NANO = Preset(
     "nano",
     ModelConfig(vocabulary=256, layers=8, dimension=64, heads=2, widths=(256,) * 8, context=128),
