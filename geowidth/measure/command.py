@@ -1,11 +1,16 @@
 """Measure the geometric work of every FFN layer.
 
-Reads   a model folder that `geowidth train` wrote, or clouds saved by an earlier call (a .safetensors file)
+Reads   MODEL: a folder that `geowidth train` wrote; smollm2 or minilm, which Python packages carry; a Hugging Face
+        folder, or a name that is in its local cache (--download fetches it); a .gguf file of the Llama family; or
+        clouds that an earlier call saved (a .safetensors file)
 Writes  work.json: for each geometry (raw, spherical, hyperbolic) and statistic (shift, gw, topology) one number per
-        layer, the intrinsic dimension of every layer, certificates and settings
+        layer, the intrinsic dimension of every layer, certificates and settings. The first position of every
+        window is left out; tokens of over 5 times the median norm are flagged, and the raw signals stand there
+        with and without them (raw_without_large_norms)
 
 A call that was interrupted goes on where it stopped. Example:
   geowidth measure runs/nano/arms/uniform/seed-0 --tokens 512 --out work.json --plot work.svg
+  geowidth measure smollm2 --tokens 256
 """
 
 from pathlib import Path
@@ -15,11 +20,15 @@ from geowidth.errors import UserError
 
 
 def add_arguments(parser):
-    parser.add_argument("model", help="folder of a trained model, or a .safetensors file of saved clouds")
+    parser.add_argument("model", help="folder, name, .gguf file, or .safetensors of saved clouds")
     parser.add_argument("--out", default="work.json", metavar="FILE", help="where the work profile goes")
     parser.add_argument("--corpus", default="stdlib", help="held-out text: stdlib, a file, a folder or a JSONL file")
     parser.add_argument("--tokens", type=int, default=512, help="tokens in the cloud")
     parser.add_argument("--seed", type=int, default=0, help="of the drawing of tokens and subsamples")
+    parser.add_argument("--context", type=int, metavar="T", help="tokens a window (default: the model's, at most 256)")
+    parser.add_argument("--windows", type=int, metavar="N", help="draw from N windows (default: all; tokens / 8)")
+    parser.add_argument("--download", action="store_true", help="fetch a Hugging Face name that is not here yet")
+    parser.add_argument("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
     parser.add_argument("--geometries", nargs="+", metavar="NAME", help="raw spherical hyperbolic (default: all)")
     parser.add_argument("--statistics", nargs="+", metavar="NAME", help="shift gw topology (default: all)")
     parser.add_argument("--radius", type=float, help="of the hyperbolic geometry's ball (default: tanh 1)")
@@ -36,8 +45,9 @@ def run(arguments):
             records.check_writable(path)
     if arguments.plot is not None and Path(arguments.plot).suffix.lower() != ".svg":
         raise UserError(f"--plot draws .svg files; got {arguments.plot}")
-    if not source.exists():
-        raise UserError(f"{source} does not exist; give a folder made by geowidth train, or a .safetensors of clouds")
+    for name in ("context", "windows"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise UserError(f"--{name} is {getattr(arguments, name)}; at least 1 is needed")
     if arguments.tokens < 4:
         raise UserError(f"--tokens is {arguments.tokens}; at least 4 are needed, 256 or more are sensible")
 
@@ -51,14 +61,18 @@ def run(arguments):
     if arguments.radius is not None:
         given["radius"] = arguments.radius
     settings = MeasureSettings(**given)
-    if source.is_file():
+    if source.suffix == ".safetensors":
         profile = measure_clouds(Clouds.read(source), settings, out=arguments.out)
     else:
         profile = measure(
-            source,
+            arguments.model,
             corpus=arguments.corpus,
             tokens=arguments.tokens,
             seed=arguments.seed,
+            context=arguments.context,
+            windows=arguments.windows,
+            download=arguments.download,
+            cache=arguments.cache,
             out=arguments.out,
             settings=settings,
             save_clouds=arguments.save_clouds,

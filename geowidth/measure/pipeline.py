@@ -54,23 +54,57 @@ class MeasureSettings:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def measure(model_folder, *, corpus="stdlib", tokens=512, seed=0, out=None, settings=None, save_clouds=None):
-    """Measure a trained model on held-out text: the test split, which no training or validation loss has seen.
+def measure(
+    model,
+    *,
+    corpus="stdlib",
+    tokens=512,
+    seed=0,
+    context=None,
+    windows=None,
+    out=None,
+    settings=None,
+    save_clouds=None,
+    download=False,
+    cache=None,
+):
+    """Measure a model on held-out text: the test split, which no training or validation loss of ours has seen.
 
-    model_folder   a folder that `geowidth train` wrote
+    model          a folder that `geowidth train` wrote, a Hugging Face folder or name, a .gguf file, or smollm2
     corpus         "stdlib", a file, a folder or a JSONL file
+    context        tokens a window (default: the whole context of a model of bytes, 256 where text is tokenised)
+    windows        draw the tokens from so many windows (default: all, or an eighth as many as tokens where text is
+                   tokenised, at least 16: the model then runs over far less text)
     out            path of work.json; measured layers are kept beside it, and a second call goes on from there
+    download       whether a Hugging Face name may be fetched
+    cache          folder for converted models
     returns        WorkProfile
     """
-    from geowidth.models import load_model
+    from geowidth.models.exchange.opening import open_model
     from geowidth.train.corpus import load_corpus
 
     if out is not None:
         records.check_writable(out)
-    model = load_model(model_folder)
+    opened = open_model(model, download=download, cache=cache)
     text = load_corpus(corpus)
-    where = {"model": _digest_of_model(model), "corpus": text.digest, "corpus_source": text.description}
-    clouds = capture(model, text.test, tokens, seed=seed, settings={**where, "split": "test"})
+    if windows is None and opened.tokenizer is not None:
+        windows = max(16, tokens // 8)
+    clouds = capture(
+        opened.model,
+        opened.sequences(text.test, context),
+        tokens,
+        seed=seed,
+        skip=max(1, len(opened.prefix)),
+        tail=len(opened.suffix),
+        windows=windows,
+        settings={
+            "source": opened.source,
+            "model": _digest_of_model(opened.model),
+            "corpus": text.digest,
+            "corpus_source": text.description,
+            "split": "test",
+        },
+    )
     if save_clouds is not None:
         clouds.write(save_clouds)
     return measure_clouds(clouds, settings or MeasureSettings(), out=out)
@@ -131,9 +165,23 @@ def measure_layer(clouds, layer, settings, threads=1):
         raise UserError(f"layer {layer}: {error}") from error
     details["dimension"] = facts
     details["large_norm_tokens"] = {"before": large_norm_tokens(before), "after": large_norm_tokens(after)}
+    details["raw_without_large_norms"] = _without_large_norms(cloud, details["large_norm_tokens"], work, settings)
     if settings.bootstrap:
         details["bands"] = _bands(clouds, layer, settings, threads)
     return {"work": work, "dimension": dimension, "details": details}
+
+
+def _without_large_norms(cloud, flagged, work, settings):
+    """The raw statistics of a layer without the tokens of very large norm; None where raw was not asked for."""
+    if "raw" not in settings.geometries:
+        return None
+    large = sorted({*flagged["before"], *flagged["after"]})
+    if not large:
+        return dict(work["raw"])
+    keep = torch.ones(len(cloud.before), dtype=torch.bool)
+    keep[large] = False
+    rest = LayerCloud(cloud.before[keep], cloud.after[keep], ("raw",), cloud.radius, cloud.threads)
+    return {name: STATISTICS[name](rest, "raw")[0] for name in settings.statistics}
 
 
 def _dimension(cloud, settings):
@@ -175,6 +223,10 @@ def _assemble(clouds, settings, layers):
         projections=clouds.projections,
         details=[r["details"] for r in layers],
         settings={**settings.to_json(), "clouds": clouds.settings},
+        raw_without_large_norms={
+            name: [r["details"]["raw_without_large_norms"][name] for r in layers]
+            for name in (settings.statistics if "raw" in settings.geometries else ())
+        },
     )
 
 
@@ -240,5 +292,6 @@ def _fingerprint(clouds, settings):
 def _digest_of_model(model):
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()

@@ -20,6 +20,10 @@ class WorkProfile:
     details          per layer: certificates of gw, numbers of bars, tokens merged or flagged, bands when asked for
     settings         everything that made the numbers
     environment      versions and machine
+    raw_without_large_norms
+                     [statistic] = [one float per layer]: the raw geometry without the tokens whose norm, before or
+                     after the FFN, exceeds 5 times the median (attention sinks), which raw distances otherwise measure
+                     alone; equal to work["raw"] where a layer has none. details[layer]["large_norm_tokens"] lists them
     """
 
     work: dict
@@ -30,6 +34,7 @@ class WorkProfile:
     details: list
     settings: dict
     environment: dict = field(default_factory=records.environment)
+    raw_without_large_norms: dict = field(default_factory=dict)
 
     @property
     def layers(self):
@@ -50,6 +55,7 @@ class WorkProfile:
         """Read work.json; a file that lacks a field or has lists of unequal length is refused."""
         value = records.read_json(path, KIND, SCHEMA)
         names = list(cls.__dataclass_fields__)
+        value.setdefault("raw_without_large_norms", {})  # files of earlier versions lack it
         missing = [name for name in names if name not in value]
         if missing:
             raise UserError(f"{path} lacks {', '.join(missing)}; measure again with geowidth measure")

@@ -28,6 +28,11 @@ class ModelConfig:
     vocabulary: number of token ids. layers, dimension, heads: blocks, size d of the residual stream, attention heads
     (d / heads must be an even whole number). widths: FFN width of every layer. context: longest sequence in tokens.
     rope_base, norm_epsilon: constants of the rotary angles and of RMSNorm.
+
+    What follows is for models that come from elsewhere. key_heads: heads of keys and values where they are fewer
+    (grouped queries). head_size: where it is not d / heads. tied: whether the output matrix is the embedding.
+    rope_scaling: None, {"rope_type": "linear", "factor"} or Llama 3's {"rope_type": "llama3", "factor",
+    "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}.
     """
 
     vocabulary: int
@@ -38,6 +43,10 @@ class ModelConfig:
     context: int
     rope_base: float = 10000.0
     norm_epsilon: float = 1e-5
+    key_heads: int | None = None
+    head_size: int | None = None
+    tied: bool = True
+    rope_scaling: dict | None = None
 
     def __post_init__(self):
         for name in ("vocabulary", "layers", "dimension", "heads", "context"):
@@ -46,11 +55,20 @@ class ModelConfig:
         object.__setattr__(self, "widths", widths)
         if len(widths) != self.layers:
             raise UserError(f"{len(widths)} widths came for {self.layers} layers; give one width per layer")
-        if self.dimension % (2 * self.heads):
+        if self.head_size is not None:
+            object.__setattr__(self, "head_size", whole("head_size", self.head_size, 2))
+            if self.head_size % 2:
+                raise UserError(f"head_size is {self.head_size}; allowed: even numbers")
+        elif self.dimension % (2 * self.heads):
             raise UserError(
                 f"dimension {self.dimension} does not split into {self.heads} heads of even size; "
                 f"use a multiple of {2 * self.heads}"
             )
+        if self.key_heads is not None and self.heads % whole("key_heads", self.key_heads, 1):
+            raise UserError(f"{self.heads} heads do not share {self.key_heads} key heads; use a divisor")
+        if not isinstance(self.tied, bool):
+            raise UserError(f"tied is {self.tied!r}; allowed: true, false")
+        rope_frequencies(2, 1.0, self.rope_scaling)
         for name in ("rope_base", "norm_epsilon"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
@@ -59,22 +77,32 @@ class ModelConfig:
 
     @property
     def head_dimension(self):
-        return self.dimension // self.heads
+        return self.head_size or self.dimension // self.heads
+
+    @property
+    def shared_heads(self):
+        """Heads of keys and values."""
+        return self.key_heads or self.heads
 
     def to_json(self):
-        return asdict(self) | {"widths": list(self.widths)}
+        value = asdict(self) | {"widths": list(self.widths)}
+        return {name: v for name, v in value.items() if name not in FOREIGN or v != FOREIGN[name]}
 
     @classmethod
     def from_json(cls, value):
         """The config that `to_json` gave; unknown or missing fields raise a UserError that names them."""
         known = {f.name for f in fields(cls)}
-        needed = known - {"rope_base", "norm_epsilon"}
+        needed = known - {"rope_base", "norm_epsilon", *FOREIGN}
         if not isinstance(value, dict) or set(value) - known or needed - set(value):
             found = ", ".join(value) if isinstance(value, dict) else repr(value)
             raise UserError(f"model config has {found}; needed: {', '.join(f.name for f in fields(cls))}")
         if not isinstance(value["widths"], (list, tuple)):
             raise UserError(f"widths is {value['widths']!r}; needed: a list with one whole number per layer")
         return cls(**value)
+
+
+# Fields of models from elsewhere, with the values they have in ours; left out of files where they have those.
+FOREIGN = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": None}
 
 
 def whole(name, value, least):
@@ -96,10 +124,33 @@ class RMSNorm(nn.Module):
         return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
-def rotary_tables(context, head_dimension, base):
-    """Cosines and signed sines (context, 1, head_dimension) float32 of the rotary angles, in the rotate-half layout."""
+def rope_frequencies(head_dimension, base, scaling=None):
+    """Rotary angles per position, (head_dimension / 2,) float64, fastest first.
+
+    scaling: see ModelConfig. "linear" divides all angles (Chen et al. 2023); "llama3" divides those whose wavelength is
+    above original / low_freq_factor, leaves those below original / high_freq_factor, and blends between (Llama 3.1).
+    """
     half = head_dimension // 2
     frequency = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    if scaling is None:
+        return frequency
+    kind, parts = scaling.get("rope_type"), ("factor",)
+    if kind == "llama3":
+        parts += ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    given = [scaling.get(name) for name in parts]
+    if kind not in ("linear", "llama3") or not all(isinstance(g, (int, float)) and g > 0 for g in given):
+        raise UserError(f"rope_scaling is {scaling!r}; allowed: linear or llama3, with positive {', '.join(parts)}")
+    if kind == "linear":
+        return frequency / given[0]
+    factor, low, high, original = given
+    turns = original * frequency / (2 * math.pi)
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequency * (kept + (1 - kept) / factor)
+
+
+def rotary_tables(context, head_dimension, base, scaling=None):
+    """Cosines and signed sines (context, 1, head_dimension) float32 of the rotary angles, in the rotate-half layout."""
+    frequency = rope_frequencies(head_dimension, base, scaling)
     angle = torch.outer(torch.arange(context, dtype=torch.float64), frequency)
     cosine = torch.cat((angle.cos(), angle.cos()), -1)
     sine = torch.cat((-angle.sin(), angle.sin()), -1)
@@ -112,21 +163,28 @@ def rotate(x, cosine, sine):
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention. Weights: qkv [3 d, d] (queries, keys, values one above the other), out [d, d]."""
+    """Causal attention. Weights: qkv (queries, keys, values one above the other) [heads + 2 key heads, d], out [d, d].
+
+    Each head counts head_dimension rows.
+    """
 
     def __init__(self, config):
         super().__init__()
-        self.heads, self.head_dimension = config.heads, config.head_dimension
-        self.qkv = nn.Parameter(torch.empty(3 * config.dimension, config.dimension))
-        self.out = nn.Parameter(torch.empty(config.dimension, config.dimension))
+        self.heads, self.key_heads, self.head_dimension = config.heads, config.shared_heads, config.head_dimension
+        rows = (self.heads + 2 * self.key_heads) * self.head_dimension
+        self.qkv = nn.Parameter(torch.empty(rows, config.dimension))
+        self.out = nn.Parameter(torch.empty(config.dimension, self.heads * self.head_dimension))
 
     def forward(self, x, cosine, sine):
-        batch, tokens, dimension = x.shape
-        qkv = functional.linear(x, self.qkv).view(batch, tokens, 3 * self.heads, self.head_dimension)
-        turned, value = qkv.split((2 * self.heads, self.heads), 2)
-        query, key = rotate(turned, cosine, sine).transpose(1, 2).chunk(2, 1)
-        mixed = functional.scaled_dot_product_attention(query, key, value.transpose(1, 2), is_causal=True)
-        return functional.linear(mixed.transpose(1, 2).reshape(batch, tokens, dimension), self.out)
+        batch, tokens, _ = x.shape
+        heads, key_heads = self.heads, self.key_heads
+        qkv = functional.linear(x, self.qkv).view(batch, tokens, heads + 2 * key_heads, self.head_dimension)
+        turned, value = qkv.split((heads + key_heads, key_heads), 2)
+        query, key = rotate(turned, cosine, sine).transpose(1, 2).split((heads, key_heads), 1)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value.transpose(1, 2), is_causal=True, enable_gqa=key_heads != heads
+        )
+        return functional.linear(mixed.transpose(1, 2).reshape(batch, tokens, -1), self.out)
 
 
 def swiglu(x, gate, up, down):
@@ -181,7 +239,9 @@ class TaperedTransformer(nn.Module):
         self.embedding = nn.Parameter(torch.empty(config.vocabulary, config.dimension))
         self.blocks = nn.ModuleList(Block(config, width) for width in config.widths)
         self.norm = RMSNorm(config.dimension, config.norm_epsilon)
-        cosine, sine = rotary_tables(config.context, config.head_dimension, config.rope_base)
+        if not config.tied:
+            self.head = nn.Parameter(torch.empty(config.vocabulary, config.dimension))
+        cosine, sine = rotary_tables(config.context, config.head_dimension, config.rope_base, config.rope_scaling)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
         if seed is not None:
@@ -209,7 +269,7 @@ class TaperedTransformer(nn.Module):
         x = functional.embedding(tokens, self.embedding)
         for block in self.blocks:
             x = block(x, cosine, sine)
-        return functional.linear(self.norm(x), self.embedding)
+        return functional.linear(self.norm(x), self.embedding if self.config.tied else self.head)
 
     def parameter_count(self):
         """Number of distinct parameters (the tied embedding counts once)."""
@@ -227,9 +287,11 @@ def training_flops(config, tokens, length=None):
     """FLOPs of training on `tokens` tokens in sequences of `length` (default: the context).
 
     Forward matrix products, times 3 for forward and backward: 2 per weight and token (the tied embedding once, as the
-    output matrix), and for attention 4 d per query-key pair, of which causality leaves (length + 1) / 2 a token.
+    output matrix), and for attention 4 per query-key pair and query feature, of which causality leaves
+    (length + 1) / 2 a token.
     """
     length = config.context if length is None else length
     d = config.dimension
-    weights = config.layers * 4 * d * d + 3 * d * sum(config.widths) + config.vocabulary * d
-    return int(3 * tokens * (2 * weights + config.layers * 4 * d * (length + 1) / 2))
+    queries, keys = (heads * config.head_dimension for heads in (config.heads, config.shared_heads))
+    weights = config.layers * 2 * d * (queries + keys) + 3 * d * sum(config.widths) + config.vocabulary * d
+    return int(3 * tokens * (2 * weights + config.layers * 4 * queries * (length + 1) / 2))

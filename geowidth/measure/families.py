@@ -1,0 +1,204 @@
+"""Model families as data: where a model keeps its FFN sub-blocks, and which states to watch around them.
+
+A site is a module's path inside a block plus the side to watch: "mlp:output" is what `block.mlp` returns,
+"ln_2:input" what `block.ln_2` is given, ":output" what the block itself returns. "mlp|block_sparse_moe:output" names
+the module of either of two library versions. To teach a new family, add one row to FAMILIES; capture then checks the
+residual identity of the row on the first batch, so a wrong row is refused instead of measured.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+
+from geowidth.errors import UserError
+from geowidth.models.exchange.shape import TAPERED
+
+SEQUENTIAL = "sequential"  # stream + ffn(norm(stream)), after attention has been added
+PARALLEL = "parallel"  # stream + attention(norm(stream)) + ffn(norm(stream)), one sum for both
+POST_NORM = "post-norm"  # norm(stream + ffn(stream)): the sum before the norm is what the FFN did to the stream
+
+LLAMA_TYPES = "llama mistral ministral qwen2 qwen3 gemma smollm3 phi3 nemotron-nas"
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to find and read the FFN sub-blocks of one kind of model.
+
+    name         shown in results and messages
+    layers       paths of the list of blocks inside the model, the first that exists is taken
+    before       site of the residual stream that enters the FFN sub-block, before its norm
+    added        site of what the sub-block adds to the stream, after any norm of its own
+    whole        site of the sum in which `added` appears
+    others       sites of what else stands in that sum (the attention of a parallel block)
+    down         path of the module or weight that maps the FFN's inner features back to the stream
+    form         sequential, parallel or post-norm
+    causal       whether a token's states depend only on what stands before it
+    projections  matrices per FFN: 3 when gated, else 2
+    types        values of `model.config.model_type`, blank-separated
+    when         further condition on the config
+    multiplier   name of a config entry by which `added` is multiplied before it is added
+    """
+
+    name: str
+    layers: tuple[str, ...] = ("model.layers", "layers", "model.language_model.layers", "language_model.layers")
+    before: str = "post_attention_layernorm:input"
+    added: str = "mlp:output"
+    whole: str = ":output"
+    others: tuple[str, ...] = ()
+    down: str = "mlp.down_proj"
+    form: str = SEQUENTIAL
+    causal: bool = True
+    projections: int = 3
+    types: str = ""
+    when: Callable = lambda config: True
+    multiplier: str | None = None
+
+    def matches(self, model):
+        """Whether `model` is of this family, by the model type its config states."""
+        config = getattr(model, "config", None)
+        kind = str(getattr(config, "model_type", None)).removeprefix(TAPERED)
+        return kind in self.types.split() and bool(self.when(config))
+
+    def blocks(self, model):
+        """The model's blocks, first layer first."""
+        return list(_first(model, self.layers, f"the list of layers of a {self.name} model"))
+
+    def scale(self, model):
+        """The number `added` is multiplied by."""
+        return float(getattr(model.config, self.multiplier)) if self.multiplier else 1.0
+
+    def widths(self, model):
+        """FFN width of every layer, read from the weights' shapes; of all experts together where there are several."""
+        return tuple(_inner_width(_first(block, self.down.split("|"), "the FFN")) for block in self.blocks(model))
+
+
+class _OwnFamily(Family):
+    """Our own model, told by its class: its config carries no model type."""
+
+    def matches(self, model):
+        home = sys.modules.get("geowidth.models.transformer")  # not loaded: then `model` is no instance of it either
+        return home is not None and isinstance(model, home.TaperedTransformer)
+
+    def widths(self, model):
+        return tuple(model.config.widths)
+
+
+BERT_PATHS = ("encoder.layer", "bert.encoder.layer", "roberta.encoder.layer", "electra.encoder.layer")
+GEMMA = {"before": "pre_feedforward_layernorm:input", "added": "post_feedforward_layernorm:output"}
+OPT = {"layers": ("model.decoder.layers", "decoder.layers"), "added": "fc2:output", "down": "fc2", "projections": 2}
+NEOX = {"layers": ("gpt_neox.layers", "layers"), "down": "mlp.dense_4h_to_h", "projections": 2}
+
+FAMILIES = [
+    _OwnFamily("geowidth", layers=("blocks",), before="ffn_norm:input", added="ffn:output"),
+    Family("llama", types=LLAMA_TYPES),
+    Family("granite", types="granite", multiplier="residual_multiplier"),
+    Family("gemma", types="gemma2 gemma3 gemma3_text", **GEMMA),
+    Family("olmo2", types="olmo2 olmo3", before="mlp:input", added="post_feedforward_layernorm:output"),
+    Family(
+        "mixtral",
+        types="mixtral olmoe qwen3_moe",
+        added="mlp|block_sparse_moe:output",
+        down="mlp.experts|block_sparse_moe.experts",
+    ),
+    Family(
+        "phi",
+        types="phi",
+        layers=("model.layers", "layers"),
+        before="input_layernorm:input",
+        others=("self_attn:output",),
+        down="mlp.fc2",
+        form=PARALLEL,
+        projections=2,
+    ),
+    Family(
+        "gpt2",
+        types="gpt2",
+        layers=("transformer.h", "h"),
+        before="ln_2:input",
+        down="mlp.c_proj",
+        projections=2,
+    ),
+    Family(
+        "gpt_neox",
+        types="gpt_neox",
+        when=lambda config: config.use_parallel_residual,
+        others=("attention:output",),
+        form=PARALLEL,
+        **NEOX,
+    ),
+    Family("gpt_neox", types="gpt_neox", when=lambda config: not config.use_parallel_residual, **NEOX),
+    Family("opt", types="opt", when=lambda c: c.do_layer_norm_before, before="final_layer_norm:input", **OPT),
+    Family(
+        "opt",
+        types="opt",
+        when=lambda config: not config.do_layer_norm_before,
+        before="fc1:input",
+        whole="final_layer_norm:input",
+        form=POST_NORM,
+        **OPT,
+    ),
+    Family(
+        "bert",
+        types="bert roberta xlm-roberta camembert electra",
+        layers=BERT_PATHS,
+        before="intermediate:input",
+        added="output.dense:output",
+        whole="output.LayerNorm:input",
+        down="output.dense",
+        form=POST_NORM,
+        causal=False,
+        projections=2,
+    ),
+    Family(
+        "distilbert",
+        types="distilbert",
+        layers=("transformer.layer", "distilbert.transformer.layer"),
+        before="ffn:input",
+        added="ffn:output",
+        whole="output_layer_norm:input",
+        down="ffn.lin2",
+        form=POST_NORM,
+        causal=False,
+        projections=2,
+    ),
+]
+
+
+def family_of(model):
+    """The Family of a model; an unknown model is refused with the types of those that are known."""
+    for family in FAMILIES:
+        if family.matches(model):
+            return family
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    known = ", ".join(sorted({name for family in FAMILIES for name in family.types.split()}))
+    raise UserError(
+        f"cannot capture from a {type(model).__name__}{f' (model_type {kind!r})' if kind else ''}; "
+        f"known: {known}, and models by geowidth train; for another, give capture(family=Family(...))"
+    )
+
+
+def site(block, text):
+    """(module, side) of a site like "mlp:output" in a block."""
+    path, _, side = text.partition(":")
+    return _first(block, path.split("|"), f"the module {path!r} of a {type(block).__name__}"), side
+
+
+def _first(module, paths, what):
+    for path in paths:
+        try:
+            return attrgetter(path)(module) if path else module
+        except AttributeError:
+            continue
+    raise UserError(f"cannot find {what}: looked for {', '.join(paths)} in a {type(module).__name__}")
+
+
+def _inner_width(down):
+    """Inner width of a down-projection: Linear (d, width), GPT-2's Conv1D (width, d), or experts, added up."""
+    if hasattr(down, "weight"):
+        transposed = type(down).__name__ == "Conv1D"
+        return down.weight.shape[0 if transposed else 1]
+    fused = getattr(down, "down_proj", None)
+    if fused is not None and getattr(fused, "ndim", 0) == 3:  # (experts, d, width)
+        return fused.shape[0] * fused.shape[2]
+    return sum(_inner_width(_first(expert, ("w2", "down_proj"), "an expert's down-projection")) for expert in down)

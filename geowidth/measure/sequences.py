@@ -1,0 +1,110 @@
+"""Sequences of token ids: what counts as a token, which tokens are drawn, and how a batch is padded.
+
+Membership is decided by a mask, never by a shape: padding is cut away here, once, and put back on the right of each
+batch, so that the batch size and the side a caller padded on can change nothing.
+"""
+
+import torch
+
+from geowidth.errors import UserError
+
+
+def windows_of(text, context):
+    """Cut a (length,) integer tensor into length // context sequences of `context` tokens each."""
+    count = len(text) // context
+    return list(text[: count * context].view(count, context))
+
+
+def sequences_of(tokens, mask=None, pad_id=None):
+    """The sequences in `tokens`, without padding.
+
+    tokens   a list of (length,) integer tensors, or one (batch, length) integer tensor
+    mask     (batch, length), non-zero where a real token stands; one unbroken run per row, padding on either side
+    pad_id   the padding token; a tensor that holds it at an edge of a row is refused when there is no mask, because
+             whether those are tokens cannot be told
+    returns  list of (length,) int64 tensors; rows without a token are left out
+    """
+    if not isinstance(tokens, torch.Tensor):
+        if mask is not None:
+            raise UserError("a mask came with a list of sequences; a list holds no padding, so leave the mask out")
+        return [torch.as_tensor(row).long() for row in tokens if len(row)]
+    if tokens.ndim != 2:
+        raise UserError(f"tokens have shape {tuple(tokens.shape)}; needed: (batch, length), or a list of sequences")
+    tokens = tokens.long().cpu()
+    if mask is None:
+        _refuse_padding(tokens, pad_id)
+        return [row for row in tokens if len(row)]
+    if tuple(mask.shape) != tuple(tokens.shape):
+        raise UserError(f"mask has shape {tuple(mask.shape)}, tokens {tuple(tokens.shape)}; they must agree")
+    rows = []
+    for index, (row, keep) in enumerate(zip(tokens, mask.cpu() != 0, strict=True)):
+        places = torch.nonzero(keep).flatten()
+        if len(places) and places[-1] - places[0] + 1 != len(places):
+            raise UserError(f"mask row {index} has a hole between tokens; padding may stand only at the ends of a row")
+        if len(places):
+            rows.append(row[places])
+    return rows
+
+
+def _refuse_padding(tokens, pad_id):
+    if pad_id is None or not tokens.numel():
+        return
+    edges = (tokens[:, 0] == pad_id) | (tokens[:, -1] == pad_id)
+    if edges.any():
+        row = int(torch.nonzero(edges)[0])
+        raise UserError(f"row {row} begins or ends with the padding token {pad_id} and no mask came; give mask=")
+
+
+def draw_tokens(sequences, tokens, seed, skip=1, tail=0, windows=None, causal=True):
+    """Draw (sequence, position) pairs uniformly without replacement, every one with a context of its own.
+
+    sequences  list of (length,) integer tensors
+    tokens     how many to draw; None takes every one, repeated contexts included
+    skip       leading positions never drawn: the first one is an attention sink, not language
+    tail       closing positions never drawn
+    windows    draw from this many sequences only, themselves drawn first: fewer forward passes, tokens less independent
+    causal     whether a token's context is what stands before it (else the whole sequence)
+    returns    (rows, positions), two (tokens,) int64 tensors, sorted by sequence then position
+    """
+    generator = torch.Generator().manual_seed(seed)
+    allowed = list(range(len(sequences)))
+    if windows is not None and windows < len(sequences):
+        allowed = torch.randperm(len(sequences), generator=generator)[:windows].sort().values.tolist()
+    free = torch.tensor([max(0, len(sequences[row]) - skip - tail) for row in allowed], dtype=torch.int64)
+    ends = free.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    if tokens is None:
+        return _pairs([(allowed[i], skip + p) for i in range(len(allowed)) for p in range(int(free[i]))])
+    chosen, seen = [], set()
+    for index in torch.randperm(total, generator=generator).tolist():
+        if len(chosen) == tokens:
+            break
+        which = int(torch.searchsorted(ends, index, right=True))
+        row, position = allowed[which], skip + index - int(ends[which] - free[which])
+        sequence = sequences[row].cpu().numpy()
+        context = (sequence[: position + 1] if causal else sequence).tobytes(), position
+        if context not in seen:
+            seen.add(context)
+            chosen.append((row, position))
+    if len(chosen) < tokens:
+        raise UserError(
+            f"{tokens} tokens asked for, but the text has only {len(chosen)} distinct contexts ({len(allowed)} "
+            f"sequences, first {skip} and last {tail} positions left out); ask for fewer or give more text"
+        )
+    return _pairs(sorted(chosen))
+
+
+def _pairs(pairs):
+    both = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def pad_batch(sequences, pad_id=0):
+    """(tokens, mask), both (batch, longest) int64, padded on the right."""
+    longest = max(len(row) for row in sequences)
+    tokens = torch.full((len(sequences), longest), pad_id, dtype=torch.int64)
+    mask = torch.zeros_like(tokens)
+    for index, row in enumerate(sequences):
+        tokens[index, : len(row)] = row
+        mask[index, : len(row)] = 1
+    return tokens, mask

@@ -1,0 +1,241 @@
+"""The formats of `geowidth export`. To add one, write a function and enter it in FORMATS.
+
+A format is a function (checkpoint, folder) -> list of sentences for the user. It writes into an empty folder that
+`export` moves into place when it is whole. FFN padding is with zero rows of gate and up and zero columns of down: they
+add exactly nothing to the logits.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from geowidth import records
+from geowidth.errors import UserError, choose
+from geowidth.models import save_model
+from geowidth.models.exchange.checkpoint import Checkpoint
+from geowidth.models.exchange.convert import model_from
+from geowidth.models.exchange.gguf_write import write_gguf
+from geowidth.models.exchange.remote_code import CLASSES, MODULE, modelling_file
+from geowidth.models.exchange.shape import TAPERED, LlamaShape
+from geowidth.models.storage import write_tensors
+
+KIND, SCHEMA = "geowidth.export", 1
+NEMOTRON_STEP = 256  # widths are stated as multiples of this there
+
+
+def padded(checkpoint, widths):
+    """The Checkpoint with FFNs zero-padded to `widths`, which are no smaller than its own."""
+    if tuple(widths) == checkpoint.shape.widths:
+        return checkpoint
+    tensors = dict(checkpoint.tensors)
+    for layer, (old, new) in enumerate(zip(checkpoint.shape.widths, widths, strict=True)):
+        for name in ("gate_proj.weight", "up_proj.weight", "gate_proj.bias", "up_proj.bias"):
+            full = f"model.layers.{layer}.mlp.{name}"
+            if full in tensors:
+                tensor = tensors[full]
+                tensors[full] = torch.cat([tensor, tensor.new_zeros(new - old, *tensor.shape[1:])])
+        down = tensors[f"model.layers.{layer}.mlp.down_proj.weight"]
+        tensors[f"model.layers.{layer}.mlp.down_proj.weight"] = torch.cat(
+            [down, down.new_zeros(down.shape[0], new - old)], dim=1
+        )
+    return Checkpoint(replace(checkpoint.shape, widths=tuple(widths)), tensors, checkpoint.files, checkpoint.where)
+
+
+def write_hf(checkpoint, folder):
+    """Per-layer widths in config.json, a small modelling file, safetensors; for trust_remote_code."""
+    shape = checkpoint.shape
+    _write_tapered_config(folder, shape.family, {**shape.config(), "dtype": _dtype_name(checkpoint)}, shape.widths)
+    _write_weights(folder, _without_empty_layers(checkpoint), checkpoint.files)
+    return [f"load with AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)"]
+
+
+def write_hf_padded(checkpoint, folder):
+    """A stock model of the family, every FFN zero-padded to the widest: same logits, loads anywhere."""
+    widest = max(1, *checkpoint.shape.widths)
+    wide = padded(checkpoint, [widest] * checkpoint.shape.layers)
+    records.write_json(folder / "config.json", {**wide.shape.config(), "dtype": _dtype_name(checkpoint)})
+    _write_weights(folder, wide.tensors, checkpoint.files)
+    share = sum(checkpoint.shape.widths) / (widest * checkpoint.shape.layers)
+    return [f"every FFN is {widest} wide here; {1 - share:.0%} of that is zero padding, which costs memory and time"]
+
+
+def write_gguf_folder(checkpoint, folder):
+    """GGUF of architecture deci with a feed_forward_length array, for llama.cpp."""
+    widths = [width or 32 for width in checkpoint.shape.widths]
+    write_gguf(padded(checkpoint, widths), folder / "model.gguf")
+    return _padding_words(checkpoint.shape.widths, widths, "llama.cpp wants an FFN in every layer")
+
+
+def write_nemotron(checkpoint, folder):
+    """Llama-Nemotron's block_configs, which vLLM and SGLang read with one FFN width per layer."""
+    shape = checkpoint.shape
+    if shape.family not in ("llama", "mistral") or (shape.window or shape.context) < shape.context:
+        raise UserError(f"{checkpoint.where}: nemotron-nas holds llama models without attention windows only")
+    widths = [-(-width // NEMOTRON_STEP) * NEMOTRON_STEP for width in shape.widths]
+    wide = padded(checkpoint, widths)
+    text, auto_map = modelling_file("llama", "nemotron-nas", "DeciLM", blocks=True)
+    config = {**wide.shape.config(), "model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
+    config |= {"auto_map": auto_map, "dtype": _dtype_name(checkpoint), "block_configs": nemotron_blocks(wide.shape)}
+    records.write_json(folder / "config.json", config)
+    records.write_text(folder / f"{MODULE}.py", text)
+    _write_weights(folder, _without_empty_layers(wide), checkpoint.files)
+    return _padding_words(shape.widths, widths, f"this format states widths in steps of {NEMOTRON_STEP}")
+
+
+def nemotron_blocks(shape):
+    """block_configs of a LlamaShape whose widths are multiples of 256: the reader rounds ffn_mult up to them."""
+    attention = {"n_heads_in_group": shape.heads // shape.key_heads, "no_op": False, "replace_with_linear": False}
+    blocks = []
+    for width in shape.widths:
+        # Half a step below the width, so that no rounding of the product can reach the next multiple.
+        multiple = None if width == 0 else 3 * (width - NEMOTRON_STEP // 2) / (2 * shape.dimension)
+        ffn = {"ffn_mult": multiple, "no_op": width == 0, "replace_with_linear": False}
+        blocks.append({"attention": dict(attention), "ffn": ffn})
+    return blocks
+
+
+def write_megatron(checkpoint, folder):
+    """JSON for Megatron-LM's --heterogeneous-layers-config-path, and the arguments that go with it. No weights."""
+    return _write_megatron(checkpoint.shape, folder)
+
+
+def _write_megatron(shape, folder):
+    records.write_json(folder / "heterogeneous_layers.json", megatron_record(shape))
+    return ["the arguments beside block_configs go on Megatron's command line; weights are not part of this format"]
+
+
+def megatron_record(shape):
+    """block_configs with exact widths, as megatron.core.transformer.heterogeneous reads them."""
+    attention = {"no_op": False, "replace_with_linear": False, "num_query_groups": shape.key_heads}
+    blocks = []
+    for width in shape.widths:
+        mlp = {"no_op": width == 0, "replace_with_linear": False, "ffn_hidden_size": width or None}
+        blocks.append({"attention": dict(attention), "mlp": mlp})
+    arguments = {
+        "--num-layers": shape.layers,
+        "--hidden-size": shape.dimension,
+        "--ffn-hidden-size": max(shape.widths),
+        "--num-attention-heads": shape.heads,
+        "--group-query-attention": True,
+        "--num-query-groups": shape.key_heads,
+        "--kv-channels": shape.head_dimension,
+        "--max-position-embeddings": shape.context,
+        "--rotary-base": shape.rope_base,
+        "--norm-epsilon": shape.norm_epsilon,
+        "--normalization": "RMSNorm",
+        "--position-embedding-type": "rope",
+        "--swiglu": True,
+        "--disable-bias-linear": not shape.ffn_bias,
+        "--untie-embeddings-and-output-weights": not shape.tied,
+    }
+    return {"block_configs": blocks, "arguments": arguments}
+
+
+def write_own(checkpoint, folder):
+    """Our own model: model.json and model.safetensors, for geowidth train, measure and Python."""
+    save_model(model_from(checkpoint), folder)
+    for name, text in checkpoint.files.items():
+        records.write_text(folder / name, text)
+    return []
+
+
+FORMATS = {
+    "hf": write_hf,
+    "hf-padded": write_hf_padded,
+    "gguf": write_gguf_folder,
+    "nemotron-nas": write_nemotron,
+    "megatron": write_megatron,
+    "geowidth": write_own,
+}
+
+
+def export(checkpoint, form, out):
+    """Write a Checkpoint in a format into the folder `out`, whole or not at all; returns sentences for the user."""
+    choose("format", form, list(FORMATS))
+    return _into(out, lambda folder: FORMATS[form](checkpoint, folder), form, checkpoint.shape.widths)
+
+
+def export_untrained(config, widths, out, form="hf", where="config.json"):
+    """Write a family's config.json with a schedule's widths, to train from scratch.
+
+    form megatron writes that format's JSON instead, for the Llama family.
+    """
+    if config.get("num_hidden_layers") != len(widths):
+        raise UserError(f"the schedule has {len(widths)} widths; {where} has {config.get('num_hidden_layers')} layers")
+    if form == "megatron":
+        shape = LlamaShape.from_config(config, where, widths)
+        return _into(out, lambda folder: _write_megatron(shape, folder), form, widths)
+    family = config.get("model_type", "nothing").removeprefix(TAPERED)
+    choose(f"{where}: model_type", family, list(CLASSES))
+
+    def write(folder):
+        _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
+        return [
+            "no weights: start with AutoModelForCausalLM.from_config("
+            f"AutoConfig.from_pretrained({str(out)!r}, trust_remote_code=True), trust_remote_code=True)"
+        ]
+
+    return _into(out, write, form, widths)
+
+
+def check_free(out):
+    """Raise a UserError now if an export to the folder `out` could not be written later."""
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists already; name a new folder, or remove it first")
+    records.check_writable(out / "config.json")
+
+
+def _into(out, write, form, widths):
+    check_free(out)
+    out = Path(out)
+    aside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir(parents=True)
+        words = [word.replace(str(aside), str(out)) for word in write(aside)]
+        facts = {"kind": KIND, "schema": SCHEMA, "format": form, "widths": widths}
+        records.write_json(aside / "geowidth_export.json", {**facts, "environment": records.environment()})
+        if out.is_dir():
+            out.rmdir()
+        os.replace(aside, out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; name a folder that can be written") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return words
+
+
+def _write_tapered_config(folder, family, config, widths):
+    prefix = f"Tapered{CLASSES[family][0].removesuffix('Config')}"
+    text, auto_map = modelling_file(family, TAPERED + family, prefix)
+    config = {**config, "model_type": TAPERED + family, "architectures": [f"{prefix}ForCausalLM"]}
+    config |= {"auto_map": auto_map, "intermediate_sizes": [int(width) for width in widths]}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    (folder / f"{MODULE}.py").write_text(text, encoding="utf-8")
+
+
+def _without_empty_layers(checkpoint):
+    """The tensors but those of FFN sub-blocks of width 0, which the modelling files leave out."""
+    empty = [f"model.layers.{layer}." for layer, width in enumerate(checkpoint.shape.widths) if width == 0]
+    prefixes = tuple(layer + part for layer in empty for part in ("mlp.", "post_attention_layernorm."))
+    return {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(prefixes)}
+
+
+def _write_weights(folder, tensors, files):
+    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _dtype_name(checkpoint):
+    return str(checkpoint.dtype).removeprefix("torch.")
+
+
+def _padding_words(old, new, why):
+    added = sum(new) - sum(old)
+    return [f"{added} zero rows were added over all layers: {why}; logits are unchanged"] if added else []

