@@ -27,24 +27,20 @@ INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
 
 class LibraryImplementation:
-    """Library products around one elementwise implementation. rows(problem): tokens per block, None for all."""
+    """Library products around one elementwise implementation."""
 
     def __init__(self, elementwise):
         self.elementwise = elementwise
 
-    @staticmethod
-    def _rows(problem):
-        return ffn_library.CPU_ROWS if problem.x.device.type == "cpu" else None
-
     def forward(self, problem, keep):
         """See ffn_library.forward."""
         with ffn_library.float32_products(problem.input_precision):
-            return ffn_library.forward(problem, self.elementwise, keep, self._rows(problem))
+            return ffn_library.forward(problem, self.elementwise, keep)
 
     def backward(self, problem, grad_y, g, u, needs):
         """See ffn_library.backward."""
         with ffn_library.float32_products(problem.input_precision):
-            return ffn_library.backward(problem, grad_y, g, u, needs, self.elementwise, self._rows(problem))
+            return ffn_library.backward(problem, grad_y, g, u, needs, self.elementwise)
 
 
 class TritonImplementation:

@@ -15,7 +15,9 @@ import torch
 
 from geowidth.ops.activation import ActivationFunction
 
-CPU_ROWS = 1024  # tokens at a time on a CPU
+# Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
+# of two-byte numbers need more, as the library lays out the weights anew at each call.
+CPU_ROWS, CPU_ROWS_TWO_BYTES = 2048, 8192
 
 
 @dataclass(frozen=True)
@@ -134,11 +136,19 @@ def linear(x, weight, bias, out):
     return torch.addmm(bias, x, weight.T, out=out)
 
 
-def forward(problem, elementwise, keep, rows=None):
+def rows_per_block(problem):
+    """How many tokens go through at a time: all on a GPU; on a CPU equal blocks of about the sizes above."""
+    if problem.x.device.type != "cpu":
+        return problem.tokens
+    most = CPU_ROWS_TWO_BYTES if product_dtype(problem.x).itemsize == 2 else CPU_ROWS
+    return -(-problem.tokens // max(1, -(-problem.tokens // most)))
+
+
+def forward(problem, elementwise, keep):
     """(y (tokens, d), g, u): g and u (tokens, width) are the projections if `keep`, else empty."""
     problem = problem.contiguous()
     x, width, tokens = problem.x, problem.width, problem.tokens
-    rows = min(rows or tokens, tokens)
+    rows = rows_per_block(problem)
     gated, dtype = problem.gate is not None, product_dtype(x)
     wide = problem.weights_to(dtype)
     y = torch.empty_like(x)
@@ -173,13 +183,13 @@ def project(wide, x, g, u, scratch):
             out.copy_(linear(x, weight, bias, part(scratch, wide.width)[: x.shape[0]]))
 
 
-def backward(problem, grad_y, g, u, needs, elementwise, rows=None):
+def backward(problem, grad_y, g, u, needs, elementwise):
     """Gradients of `forward`: (grad_x, grad_weight, grad_down, grad_bias), empty (0,) where nothing is needed.
 
     g, u: kept projections, or None to compute them again. grad_weight holds the projections of
     `needs.slots(gated)` one above the other, `gradient_rows` in all; grad_bias likewise.
     """
-    return _Backward(problem, grad_y.contiguous(), needs, elementwise).run(g, u, rows)
+    return _Backward(problem, grad_y.contiguous(), needs, elementwise).run(g, u)
 
 
 class _Backward:
@@ -203,10 +213,11 @@ class _Backward:
         make = torch.empty if self.problem.tokens else torch.zeros
         return make(shape, dtype=self.dtype, device=self.problem.x.device)
 
-    def run(self, g, u, rows):
+    def run(self, g, u):
+        """The four gradients; see `backward`."""
         problem, width, tokens = self.problem, self.problem.width, self.problem.tokens
         # Two-byte gradients are summed over all tokens inside one product: adding blocks would round every time.
-        rows = tokens if self.dtype.itemsize == 2 else min(rows or tokens, tokens)
+        rows = tokens if self.dtype.itemsize == 2 else rows_per_block(problem)
         like = self.wide.up
         again = u is None
         if again:
