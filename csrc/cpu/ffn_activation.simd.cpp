@@ -93,7 +93,7 @@ void evaluate(Activation activation, const T* __restrict x, T* __restrict value,
     case Activation::relu:
       for (int i = 0; i < count; ++i) {
         value[i] = x[i] < T(0) ? T(0) : x[i];
-        if (SLOPE) slope[i] = x[i] > T(0) ? T(1) : x[i] * T(0);  // a NaN stays one
+        if (SLOPE) slope[i] = x[i] > T(0) ? T(1) : x[i] < T(0) ? T(0) : x[i];  // a NaN stays one
       }
       break;
     case Activation::relu2:

@@ -235,7 +235,9 @@ def _check(tensors, activation, recompute, input_precision):
     for name, shape in wanted.items():
         tensor = tensors[name]
         if tensor is not None and tensor.shape != shape:
-            raise UserError(f"{name} has shape {tuple(tensor.shape)}; with up (width, d) = {width, d} it must be {shape}")
+            raise UserError(
+                f"{name} has shape {tuple(tensor.shape)}; with up (width, d) = {width, d} it must be {shape}"
+            )
     if gate is None and tensors["gate_bias"] is not None:
         raise UserError("gate_bias came without a gate; give both or neither")
     if x.dtype not in SCALARS:

@@ -167,7 +167,9 @@ def forward(problem, elementwise, keep):
         if dtype == x.dtype:
             linear(h_block, wide.down.T, wide.down_bias, y[block])
         else:
-            y[block] = linear(h_block.to(dtype), wide.down.T, wide.down_bias, x.new_empty(size, x.shape[1], dtype=dtype))
+            y[block] = linear(
+                h_block.to(dtype), wide.down.T, wide.down_bias, x.new_empty(size, x.shape[1], dtype=dtype)
+            )
     return (y, *((g if gated else x.new_empty(0, 0)), u)) if keep else (y, x.new_empty(0, 0), x.new_empty(0, 0))
 
 
