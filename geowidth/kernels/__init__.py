@@ -1,4 +1,4 @@
-"""The Triton kernels. In a source tree they lie in kernels/triton; an installed GeoWidth has that folder in this place."""
+"""The Triton kernels. In a source tree they lie in kernels/triton; an installed GeoWidth has that folder here."""
 
 from pathlib import Path
 

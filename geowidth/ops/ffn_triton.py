@@ -1,5 +1,5 @@
-"""Forward and backward of the feed-forward layer on a GPU: fused Triton kernels where the tile table says that they pay,
-library products around our elementwise kernels elsewhere. Also runs in Triton's interpreter, on CPU tensors.
+"""Forward and backward of the feed-forward layer on a GPU: fused Triton kernels where the tile table says that they
+pay, library products around our elementwise kernels elsewhere. Also runs in Triton's interpreter, on CPU tensors.
 """
 
 import os

@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-
 from geowidth.kernels import pointwise
 
 COLUMNS = 1024  # elements of one row that one program takes
@@ -89,7 +88,8 @@ def _launch(kernel, matrices, like, padded, **constants):
     grid = (rows * triton.cdiv(width, COLUMNS),)
     kernel[grid](
         *(like if m is None else m for m in matrices), width, *strides,
-        GATED=matrices[0] is not None, PADDED=padded, WIDE=_wide(like), COLUMNS=COLUMNS, num_warps=WARPS, **constants,
+        GATED=matrices[0] is not None, PADDED=padded, WIDE=_wide(like), COLUMNS=COLUMNS, num_warps=WARPS,
+        enable_fp_fusion=True, **constants,
     )  # fmt: skip
 
 

@@ -1,15 +1,15 @@
 """Which product is fused, with which tile: a table by (chip, d, tokens, width). Plain Python, no Triton, no driver.
 
-Fusing saves memory traffic; the library multiplies faster. With P multiply-add operations a second, B bytes a second, and
-efficiencies e of both products, a fused product of F operations that saves S bytes pays when S / B > F / P (1/e - 1/e').
-Per token and hidden unit, in two-byte numbers:
+Fusing saves memory traffic; the library multiplies faster. At P operations and B bytes a second, and with the fused
+product reaching the share e of P, the library's e', a fused product of F operations that saves S bytes pays when
+S / B > F / P (1/e - 1/e'). Per token and hidden unit, in two-byte numbers:
 
     gate_up       F = 4 d, S = 4 (keeping g and u) or 8 (keeping neither): below a bound on d
     grad_hidden   F = 2 d, S = 4: below twice that bound
     grad_input    F = 4 d width and S = 4 d per token: below a bound on width
 
-The bounds in CHIPS come from data-sheet rates and e = 0.62 against 0.75, not from a measurement. On a machine with a GPU,
-``python -m benchmarks.device`` sweeps the tiles and prints the rows that should stand here.
+The bounds in CHIPS come from data-sheet rates and e = 0.62 against 0.75, not from a measurement. On a machine with a
+GPU, ``python -m benchmarks.device`` sweeps the tiles and prints the rows that should stand here.
 """
 
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class Rule:
     width: int = INFINITE
 
 
-WIDE = Tile(128, 128, 64, 8, 3)  # two accumulators of 128x128
-TALL = Tile(128, 64, 64, 4, 4)
+WIDE = Tile(128, 128, 64, 8, 3, slices=2)  # two accumulators of 128x128
+TALL = Tile(128, 64, 64, 4, 3, slices=2)
 SMALL = Tile(64, 64, 64, 4, 4)
 
 # chip: rules, by the products' names. The last chip serves those not named.
@@ -58,9 +58,9 @@ CHIPS = {
         Rule("gate_up", WIDE, tokens=1024, d=2048),
         Rule("gate_up", TALL, tokens=128, d=2048),
         Rule("gate_up", SMALL, d=2048),
-        Rule("grad_hidden", Tile(128, 256, 64, 8, 3, slices=4), tokens=2048, d=2048, width=INFINITE),
+        Rule("grad_hidden", Tile(128, 256, 64, 8, 3, slices=8), tokens=2048, d=2048),
         Rule("grad_hidden", Tile(128, 128, 64, 8, 3, slices=2), tokens=512, d=2048),
-        Rule("grad_hidden", Tile(64, 64, 64, 4, 4), d=2048),
+        Rule("grad_hidden", Tile(64, 64, 64, 4, 4, slices=2), d=2048),
         Rule("grad_input", Tile(128, 128, 64, 8, 3), tokens=512, width=768),
         Rule("grad_input", Tile(64, 64, 64, 4, 4), width=768),
     ),
@@ -70,16 +70,16 @@ CHIPS = {
         Rule("gate_up", TALL, tokens=128, d=2048),
         Rule("gate_up", SMALL, d=2048),
         Rule("grad_hidden", Tile(128, 64, 64, 4, 3, slices=2), tokens=128, d=2048),
-        Rule("grad_hidden", Tile(64, 64, 64, 4, 3), d=2048),
+        Rule("grad_hidden", Tile(64, 64, 64, 4, 3, slices=2), d=2048),
         Rule("grad_input", Tile(64, 64, 64, 4, 4), width=768),
     ),
 }
 # float32 moves twice the bytes through shared memory and multiplies slowly in full precision: one modest tile each.
 FLOAT32 = {
-    "gate_up keep": Tile(64, 64, 32, 4, 3),
-    "gate_up": Tile(64, 64, 32, 4, 3),
-    "grad_hidden": Tile(64, 64, 32, 4, 3),
-    "grad_input": Tile(64, 64, 32, 4, 3),
+    "gate_up keep": Tile(32, 64, 32, 4, 3),
+    "gate_up": Tile(32, 64, 32, 4, 3),
+    "grad_hidden": Tile(32, 64, 32, 4, 3),
+    "grad_input": Tile(32, 64, 32, 4, 3),
 }
 PRODUCTS = tuple(FLOAT32)
 
