@@ -2,6 +2,7 @@
 
 ``geowidth._native``  C++17 for the CPU, always: every ``csrc/cpu/*.cpp`` and ``csrc/bindings/*.cpp``.
 ``geowidth._cuda``    CUDA kernels, when nvcc is found: every ``kernels/cuda/*.cu`` and ``csrc/cuda/*.cpp``.
+``geowidth.kernels``  the Triton kernels of ``kernels/triton``: Python, compiled by Triton when first called.
 
 A file named ``*.simd.cpp`` is compiled once per instruction set (portable, and on x86-64 also AVX2 and AVX-512)
 with ``GEOWIDTH_VARIANT`` naming the namespace it fills; csrc/cpu/dispatch.h picks one at run time.
@@ -202,7 +203,8 @@ if find_nvcc() and list((ROOT / "kernels/cuda").glob("*.cu")):
 
 setup(
     packages=find_packages(include=["geowidth", "geowidth.*"]),
-    package_data={"geowidth": ["report/*.css", "report/*.js"]},
+    package_dir={"geowidth.kernels": "kernels/triton"},
+    package_data={"geowidth": ["report/*.css", "report/*.js"], "geowidth.kernels": ["*.csv"]},
     ext_modules=extensions,
     cmdclass={"build_ext": NinjaBuild},
     zip_safe=False,

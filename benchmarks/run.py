@@ -8,6 +8,7 @@ import argparse
 import sys
 import tempfile
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.plot import draw
@@ -23,6 +24,11 @@ BENCHMARKS = {
     "allocate": ("benchmarks.allocate", "width allocation: time and optimality gap"),
     "train": ("benchmarks.train", "tokens per second of the training loop"),
 }
+
+
+def available():
+    """Names of the benchmarks whose module is here."""
+    return [name for name, (module, _) in BENCHMARKS.items() if find_spec(module)]
 
 
 def add_common_arguments(parser):
@@ -43,10 +49,9 @@ def default_output(name, quick):
 def main(argv=None):
     """Run the benchmark that argv names; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] not in BENCHMARKS:
-        asked_for_help = argv and argv[0] in ("-h", "--help")
-        print(__doc__.strip(), *(f"  {n:10} {text}" for n, (_, text) in BENCHMARKS.items()), sep="\n")
-        return 0 if asked_for_help else 2
+    if not argv or argv[0] not in available():
+        print(__doc__.strip(), "", *(f"  {name:10} {BENCHMARKS[name][1]}" for name in available()), sep="\n")
+        return 0 if argv and argv[0] in ("-h", "--help") else 2
     name = argv[0]
     module = import_module(BENCHMARKS[name][0])
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.run {name}", description=module.__doc__)

@@ -109,7 +109,7 @@ def render(facts):
     for name, extension in facts["extensions"].items():
         rest = {k: v for k, v in extension.items() if k not in ("built", "reason")}
         words = ", ".join(f"{k} {' '.join(v) if isinstance(v, (list, tuple)) else v}" for k, v in rest.items())
-        lines.append(f"  {name:18}{'built: ' + words if extension['built'] else 'not built: ' + extension['reason']}")
+        lines.append(f"  {name:18}{'built: ' + words if extension['built'] else 'no: ' + extension['reason']}")
     for device in ("cpu", "cuda"):
         lines += ["", f"ops on {device}"]
         for name, devices in facts["operations"].items():

@@ -1,6 +1,8 @@
-"""Distances in numpy's extended precision: the oracle where float64 itself would lose digits."""
+"""Distances in numpy's extended precision, the oracle where float64 itself would lose digits, and clouds to try it
+on."""
 
 import numpy as np
+import torch
 
 from geowidth.geometry import HYPERBOLIC_RADIUS
 
@@ -40,3 +42,14 @@ def worst(found, truth, wrong):
     """Words for the first wrong entry."""
     i, j = np.argwhere(wrong | np.isnan(found))[0]
     return f"entry {i}, {j}: {found[i, j]} instead of {truth[i, j]}, {int(wrong.sum())} entries wrong"
+
+
+def cloud(generator, n, d, dtype=torch.float32, offset=3.0):
+    """Off-centre rows, some of them duplicates, scaled copies, opposites and near-duplicates."""
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64) + offset
+    if n > 6:
+        x[2] = x[1]
+        x[3] = 1.001 * x[1]
+        x[4] = -2 * x[1]
+        x[5] = x[1] + 1e-5 * x[6]
+    return x.to(dtype)

@@ -20,6 +20,7 @@ T* pointer(Address address) {
 }
 
 void bind_distances(py::module_& module);
+void bind_ffn(py::module_& module);
 void bind_gromov(py::module_& module);
 void bind_topology(py::module_& module);
 

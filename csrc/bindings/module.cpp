@@ -34,6 +34,7 @@ int64_t parallel_sum(int64_t count, int64_t grain, int threads, int64_t fail_at)
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "GeoWidth's CPU kernels. Call them through geowidth.ops and geowidth.measure, which check arguments.";
+  geowidth::bind_ffn(module);
   geowidth::bind_gromov(module);
   module.def("build_information", &build_information);
   module.def("parallel_sum", &parallel_sum, py::arg("count"), py::arg("grain"), py::arg("threads"),

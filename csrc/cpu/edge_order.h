@@ -1,4 +1,4 @@
-// The edges of a distance matrix in increasing order of (length, pair), stretch by stretch, so that only a sixteenth of
+// The edges of a distance matrix in increasing order of (length, pair), stretch by stretch, so that only a part of
 // them is in memory at a time.
 #pragma once
 

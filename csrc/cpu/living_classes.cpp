@@ -30,41 +30,108 @@ void LivingClasses::flip(int64_t birth) {
   last_word_ = std::max(last_word_, word);
 }
 
-void LivingClasses::add(uint64_t pair) {
-  if (vanishes(pair)) return;
-  const Span vector = *vectors_.find(pair);
-  for (int64_t i = vector.begin; i < vector.end; ++i) flip(entries_[i]);
+void LivingClasses::add_span(const Store& store, const Span& span) {
+  for (int64_t i = span.begin; i < span.end; ++i) flip(store.births[i]);
 }
 
-// Puts living births in place of dead ones. A replacement holds only older births than the one it replaces, so one pass
-// from the youngest down suffices.
-void LivingClasses::reduce() {
-  for (int64_t word = last_word_; word >= first_word_; --word)
-    while (const uint64_t dead = sum_[word] & dead_[word]) {
-      const int64_t birth = 64 * word + 63 - __builtin_clzll(dead);
+bool LivingClasses::has_dead(const Store& store, const Span& span) const {
+  for (int64_t i = span.begin; i < span.end; ++i)
+    if (is_dead(store.births[i])) return true;
+  return false;
+}
+
+// Adds a vector to the sum, living births in place of dead ones whose replacements are fresh.
+void LivingClasses::add_refreshed(const Store& store, const Span& span) {
+  for (int64_t i = span.begin; i < span.end; ++i) {
+    const int64_t birth = store.births[i];
+    if (is_dead(birth))
+      add_span(replaced_, replacement_[birth]);
+    else
       flip(birth);
-      const Span older = replacement_[birth];
-      for (int64_t i = older.begin; i < older.end; ++i) flip(replaced_[i]);
-    }
+  }
 }
 
-// Moves the sum to the end of `entries` and leaves it zero.
-LivingClasses::Span LivingClasses::take(std::vector<uint32_t>& entries) {
-  const int64_t begin = int64_t(entries.size());
+// Makes the replacement of a dead birth one of living births. It holds older births only, so this ends.
+void LivingClasses::refresh_replacement(int64_t birth) {
+  stale_.assign(1, birth);
+  while (!stale_.empty()) {
+    Span& span = replacement_[stale_.back()];
+    const std::size_t depth = stale_.size();
+    bool dead = false;
+    for (int64_t i = span.begin; i < span.end; ++i) {
+      const int64_t older = replaced_.births[i];
+      if (!is_dead(older)) continue;
+      dead = true;
+      if (has_dead(replaced_, replacement_[older])) stale_.push_back(older);
+    }
+    if (stale_.size() > depth) continue;
+    stale_.pop_back();
+    if (!dead) continue;
+    add_refreshed(replaced_, span);
+    replaced_.used -= span.end - span.begin;
+    span = take(replaced_);
+  }
+}
+
+// Makes an edge's vector one of living births.
+void LivingClasses::refresh(Span& span) {
+  if (!has_dead(entries_, span)) return;
+  for (int64_t i = span.begin; i < span.end; ++i)
+    if (is_dead(entries_.births[i])) refresh_replacement(entries_.births[i]);
+  add_refreshed(entries_, span);
+  entries_.used -= span.end - span.begin;
+  span = take(entries_);
+}
+
+void LivingClasses::add(uint64_t pair) {
+  if (!vanishes(pair)) add_span(entries_, *vectors_.find(pair));
+}
+
+// Moves the sum to the end of a store and leaves it zero.
+LivingClasses::Span LivingClasses::take(Store& store) {
+  const int64_t begin = int64_t(store.births.size());
   for (int64_t word = first_word_; word <= last_word_; ++word) {
     for (uint64_t rest = sum_[word]; rest; rest &= rest - 1)
-      entries.push_back(uint32_t(64 * word + __builtin_ctzll(rest)));
+      store.births.push_back(uint32_t(64 * word + __builtin_ctzll(rest)));
     sum_[word] = 0;
   }
   first_word_ = int64_t(sum_.size());
   last_word_ = -1;
-  return {begin, int64_t(entries.size())};
+  const int64_t end = int64_t(store.births.size());
+  store.used += end - begin;
+  return {begin, end};
+}
+
+// Closes the gaps in both stores once they outweigh what is used.
+void LivingClasses::compact() {
+  const auto move = [](Store& store, std::vector<uint32_t>& packed, Span& span) {
+    const int64_t begin = int64_t(packed.size());
+    packed.insert(packed.end(), store.births.begin() + span.begin, store.births.begin() + span.end);
+    span = {begin, int64_t(packed.size())};
+  };
+  const auto sparse = [](const Store& store) { return int64_t(store.births.size()) > 2 * store.used + 65536; };
+  std::vector<uint32_t> packed;
+  if (sparse(entries_)) {
+    vectors_.for_each([&](Span& span) { move(entries_, packed, span); });
+    entries_.births.swap(packed);
+  }
+  packed.clear();
+  if (sparse(replaced_)) {
+    for (Span& span : replacement_) move(replaced_, packed, span);
+    replaced_.births.swap(packed);
+  }
 }
 
 // Settles an edge with an empty link at once; otherwise finds its bridge, a vertex of its link, as low as possible.
 bool LivingClasses::open(Pending& edge) {
   if (const int64_t* birth = empty_link_.find(edge.pair)) {
-    if (*birth >= 0) flip(*birth);
+    if (*birth < 0) return true;
+    if (is_dead(*birth)) {
+      refresh_replacement(*birth);
+      add_span(replaced_, replacement_[*birth]);
+    } else {
+      flip(*birth);
+    }
     return true;
   }
   const int64_t u = first_vertex(edge.pair), v = second_vertex(edge.pair), n = distances_.n;
@@ -81,7 +148,12 @@ void LivingClasses::evaluate(uint64_t pair) {
   stack_.assign(1, {pair, -1});
   while (!stack_.empty()) {
     const Pending edge = stack_.back();
-    if (known(edge.pair)) {
+    if (vanishes(edge.pair)) {
+      stack_.pop_back();
+      continue;
+    }
+    if (Span* span = vectors_.find(edge.pair)) {
+      refresh(*span);
       stack_.pop_back();
       continue;
     }
@@ -95,22 +167,21 @@ void LivingClasses::evaluate(uint64_t pair) {
       add(pack_pair(first_vertex(edge.pair), edge.bridge));
       add(pack_pair(second_vertex(edge.pair), edge.bridge));
     }
-    reduce();
     vectors_.insert(edge.pair, take(entries_));
     stack_.pop_back();
   }
 }
 
 int64_t LivingClasses::relate(int64_t u, int64_t v, int64_t a, int64_t b) {
+  compact();
   const uint64_t cycle[4] = {pack_pair(u, a), pack_pair(a, v), pack_pair(u, b), pack_pair(b, v)};
   for (uint64_t pair : cycle) evaluate(pair);
   for (uint64_t pair : cycle) add(pair);
-  reduce();
-  const Span relation = take(replaced_);
+  Span relation = take(replaced_);
   if (relation.begin == relation.end) return -1;
-  const int64_t youngest = replaced_.back();
-  replaced_.pop_back();
-  replacement_[youngest] = {relation.begin, relation.end - 1};
+  const int64_t youngest = replaced_.births[--relation.end];
+  --replaced_.used;
+  replacement_[youngest] = relation;
   dead_[youngest >> 6] |= uint64_t{1} << (youngest & 63);
   --living_;
   return youngest;
@@ -119,8 +190,11 @@ int64_t LivingClasses::relate(int64_t u, int64_t v, int64_t a, int64_t b) {
 void LivingClasses::vanish_before(double length) {
   vanished_ = length;
   vectors_.clear();
-  entries_.clear();
-  replaced_.clear();
+  for (Span& span : replacement_) span = {};
+  for (Store* store : {&entries_, &replaced_}) {
+    store->births.clear();
+    store->used = 0;
+  }
 }
 
 }  // namespace geowidth

@@ -34,6 +34,12 @@ class PairMap {
     keys_[at] = pair;
     values_[at] = value;
   }
+  Value* find(uint64_t pair) { return const_cast<Value*>(static_cast<const PairMap*>(this)->find(pair)); }
+  template <typename Function>
+  void for_each(Function function) {
+    for (std::size_t i = 0; i < keys_.size(); ++i)
+      if (keys_[i]) function(values_[i]);
+  }
   void clear() {
     keys_.assign(keys_.size(), 0);
     count_ = 0;
@@ -79,32 +85,44 @@ class LivingClasses {
   void vanish_before(double length);
 
  private:
-  struct Span {  // births, in `entries_`
-    int64_t begin, end;
+  struct Span {  // a place in a Store
+    int64_t begin = 0, end = 0;
   };
   struct Pending {
     uint64_t pair;
     int64_t bridge;
   };
 
+  // Vectors, each a run of increasing births, one after the other; those replaced or dropped leave gaps until compacted.
+  struct Store {
+    std::vector<uint32_t> births;
+    int64_t used = 0;
+  };
+
   bool vanishes(uint64_t pair) const;
-  bool known(uint64_t pair) const { return vanishes(pair) || vectors_.find(pair); }
   void evaluate(uint64_t pair);
   bool open(Pending& edge);
+  bool is_dead(int64_t birth) const { return dead_[birth >> 6] >> (birth & 63) & 1; }
+  void add_span(const Store& store, const Span& span);
+  bool has_dead(const Store& store, const Span& span) const;
+  void refresh(Span& span);
+  void refresh_replacement(int64_t birth);
+  void add_refreshed(const Store& store, const Span& span);
   void add(uint64_t pair);
   void flip(int64_t birth);
-  void reduce();
-  Span take(std::vector<uint32_t>& entries);
+  Span take(Store& store);
+  void compact();
 
   DistanceRows distances_;
   PairMap<int64_t> empty_link_;      // pair -> birth, or -1 where it joined
   PairMap<Span> vectors_;            // pair -> its vector, in entries_
-  std::vector<uint32_t> entries_;
+  Store entries_;
   std::vector<Span> replacement_;    // of a dead birth: the older births it became equal to, in replaced_
-  std::vector<uint32_t> replaced_;
+  Store replaced_;
   std::vector<uint64_t> dead_, sum_; // one bit per birth
   int64_t first_word_, last_word_;   // the words of sum_ that may be non-zero
   std::vector<Pending> stack_;
+  std::vector<int64_t> stale_;
   int64_t born_ = 0, living_ = 0;
   double vanished_ = -1;             // edges shorter than this have vector zero: no class lived when all had entered
 };

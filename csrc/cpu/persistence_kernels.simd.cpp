@@ -235,13 +235,17 @@ inline bool dominates(const uint64_t* u, const uint64_t* v, const uint64_t* hub,
   return true;
 }
 
-inline bool intersect(const uint64_t* a, const uint64_t* b, int64_t words) {
+// A vertex in both sets, or -1.
+inline int64_t common_bit(const uint64_t* a, const uint64_t* b, int64_t words) {
   for (int64_t k = 0; k < words; k += 8) {
     uint64_t common = 0;
     for (int j = 0; j < 8; ++j) common |= a[k + j] & b[k + j];
-    if (common) return true;
+    if (!common) continue;
+    int64_t j = k;
+    while (!(a[j] & b[j])) ++j;
+    return 64 * j + __builtin_ctzll(a[j] & b[j]);
   }
-  return false;
+  return -1;
 }
 
 inline int64_t first_bit(const uint64_t* bits, int64_t words) {
@@ -280,7 +284,7 @@ bool remove_component(const LinkGraph& graph, int64_t seed, uint64_t* left, uint
       for (int64_t k = 0; k < words; ++k)
         for (uint64_t rest = left[k]; rest; rest &= rest - 1) {
           const int64_t w = 64 * k + __builtin_ctzll(rest);
-          if (intersect(graph.row(w), frontier, words)) set_bit(next, w);
+          if (common_bit(graph.row(w), frontier, words) >= 0) set_bit(next, w);
         }
       uint64_t rest = 0;
       for (int64_t k = 0; k < words; ++k) rest |= left[k] &= ~next[k];
@@ -312,14 +316,44 @@ int64_t split_link(const LinkGraph& graph, const uint64_t* u, const uint64_t* v,
   return components;
 }
 
-// A vertex adjacent to all others of the link of {u, v}, or -1; then `start` is some vertex of the link, or -1.
+// Whether the link of {u, v} is connected as far as a quick look tells: from `start` and its neighbours, each vertex left
+// is joined to what is reached through a common neighbour, whose own neighbours are reached with it.
+bool quickly_connected(const LinkGraph& graph, const uint64_t* u, const uint64_t* v, int64_t start) {
+  const int64_t words = graph.words;
+  uint64_t *left = graph.scratch, *reached = left + words;
+  const uint64_t* hub = graph.row(start);
+  for (int64_t k = 0; k < words; ++k) {
+    const uint64_t link = u[k] & v[k];
+    reached[k] = link & hub[k];
+    left[k] = link & ~hub[k];
+  }
+  for (int64_t k = 0; k < words;) {
+    if (!left[k]) {
+      ++k;
+      continue;
+    }
+    const uint64_t* vertex = graph.row(64 * k + __builtin_ctzll(left[k]));
+    const int64_t bridge = common_bit(reached, vertex, words);
+    if (bridge < 0) return false;
+    const uint64_t* other = graph.row(bridge);
+    for (int64_t j = k & ~int64_t{7}; j < words; ++j) {
+      const uint64_t found = left[j] & (vertex[j] | other[j]);
+      reached[j] |= found;
+      left[j] ^= found;
+    }
+  }
+  return true;
+}
+
+// Looks for a vertex adjacent to all others of the link of {u, v}: those that settled the last edge of u and of v, then
+// their nearest neighbours. Returns it, or -1; `start` is then one of those tried that are in the link, or -1.
 inline int64_t find_hub(const LinkGraph& graph, int64_t u, int64_t v, int64_t& start) {
   const uint64_t *row_u = graph.row(u), *row_v = graph.row(v);
-  const int32_t *near_u = graph.neighbours + u * graph.neighbour_count,
-                *near_v = graph.neighbours + v * graph.neighbour_count;
+  const int64_t stride = graph.neighbour_count;
+  const int32_t candidates[4] = {graph.last_hub[u], graph.last_hub[v], graph.neighbours[u * stride],
+                                 graph.neighbours[v * stride]};
   start = -1;
-  for (int64_t k = -2; k < 2 * graph.neighbour_count; ++k) {
-    const int64_t w = k == -2 ? graph.last_hub[u] : k == -1 ? graph.last_hub[v] : k & 1 ? near_v[k >> 1] : near_u[k >> 1];
+  for (const int64_t w : candidates) {
     if (w < 0 || !has_bit(row_u, w) || !has_bit(row_v, w)) continue;
     if (dominates(row_u, row_v, graph.row(w), graph.words)) return w;
     if (start < 0) start = w;
@@ -332,16 +366,17 @@ inline int64_t find_hub(const LinkGraph& graph, int64_t u, int64_t v, int64_t& s
 LinkEvent settle_edges(const LinkGraph& graph, const uint64_t* edges, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const int64_t u = first_vertex(edges[i]), v = second_vertex(edges[i]);
+    uint64_t *row_u = graph.row(u), *row_v = graph.row(v);
     int64_t start;
     const int64_t hub = find_hub(graph, u, v, start);
     if (hub >= 0) {
       graph.last_hub[u] = graph.last_hub[v] = int32_t(hub);
-    } else {
-      const int64_t components = split_link(graph, graph.row(u), graph.row(v), start);
+    } else if (start < 0 || !quickly_connected(graph, row_u, row_v, start)) {
+      const int64_t components = split_link(graph, row_u, row_v, start);
       if (components != 1) return {i, components};
     }
-    set_bit(graph.row(u), v);
-    set_bit(graph.row(v), u);
+    set_bit(row_u, v);
+    set_bit(row_v, u);
   }
   return {end, 1};
 }

@@ -16,13 +16,18 @@ from geowidth.errors import UserError, choose
 logger = logging.getLogger("geowidth")
 
 
+def _words(error):
+    """Why an extension did not import: that it is not there, or the loader's own words."""
+    return "not built" if "cannot import name" in str(error) else str(error)
+
+
 @cache
 def native():
     """(geowidth._native, None), or (None, a sentence) when the extension was not built."""
     try:
         from geowidth import _native
     except ImportError as error:
-        return None, f"geowidth._native is not importable ({error}); reinstall GeoWidth with a C++17 compiler"
+        return None, f"geowidth._native is not importable ({_words(error)}); reinstall GeoWidth with a C++17 compiler"
     return _native, None
 
 
@@ -32,7 +37,7 @@ def cuda():
     try:
         from geowidth import _cuda
     except ImportError as error:
-        return None, f"geowidth._cuda was not built ({error}); install nvcc and reinstall with GEOWIDTH_CUDA=1"
+        return None, f"geowidth._cuda is not importable ({_words(error)}); reinstall with nvcc and GEOWIDTH_CUDA=1"
     return _cuda, None
 
 

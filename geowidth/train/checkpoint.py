@@ -42,7 +42,7 @@ def begin(folder, config):
     old, new = records.read_json(path, CONFIG_KIND, SCHEMA), records.loads(records.dumps(config))
     for section in DECISIVE:
         if section == "corpus":
-            changes = difference("corpus digest", old["corpus"].get("digest"), new["corpus"]["digest"])
+            changes = difference("corpus digest", (old.get("corpus") or {}).get("digest"), new["corpus"]["digest"])
         else:
             changes = difference(section, old.get(section), new[section])
         if changes:

@@ -1,0 +1,126 @@
+"""The feed-forward layer as a module, around geowidth.ops.ffn, and its way to and from nn.Linear layouts."""
+
+import math
+
+import torch
+from torch import nn
+
+from geowidth.errors import UserError
+from geowidth.ops.activation import activation_function, is_gated_name
+from geowidth.ops.ffn import ffn
+
+# For every parameter the names other libraries give it: (module name, whether its weight is stored [input, output]).
+# nn.Linear stores [output, input]: gate and up as here, down transposed. GPT-2's Conv1D stores the reverse.
+FOREIGN_NAMES = {
+    "gate": (("gate_proj", False), ("w1", False)),
+    "up": (("up_proj", False), ("w3", False), ("fc1", False), ("c_fc", True)),
+    "down": (("down_proj", False), ("w2", False), ("fc2", False), ("c_proj", True)),
+}
+
+
+class FeedForward(nn.Module):
+    """y = (act(x gate^T) * (x up^T)) down for x (..., dimension), or act(x up^T) down when ungated.
+
+    dimension: d. width: any whole number from 0 up. activation: a name of geowidth.ops.activation; a GLU name
+    ("swiglu", "geglu", "geglu_tanh", "reglu") makes the layer gated, a plain one ("gelu", "silu", ...) ungated unless
+    gated=True, as in configs that say "silu" for a SwiGLU layer. bias: biases on every projection. recompute, backend,
+    input_precision: as in geowidth.ops.ffn.ffn. device, dtype: of the parameters.
+
+    Parameters gate, up and down are (width, dimension) each; gate_bias and up_bias (width,), down_bias (dimension,).
+    They start uniform in +-1/sqrt(inputs), like nn.Linear's. `load_state_dict` also takes the names and layouts of
+    nn.Linear and Conv1D models (FOREIGN_NAMES); `linear_state_dict` gives the former.
+    """
+
+    def __init__(
+        self,
+        dimension,
+        width,
+        activation="swiglu",
+        *,
+        gated=None,
+        bias=False,
+        recompute=None,
+        backend=None,
+        input_precision="ieee",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        for name, value, least in (("dimension", dimension, 1), ("width", width, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(f"{name} is {value!r}; allowed: whole numbers from {least} up")
+        gated = is_gated_name(activation) if gated is None else bool(gated)
+        activation_function(activation, gated)
+        self.activation = activation
+        self.recompute, self.backend, self.input_precision = recompute, backend, input_precision
+        shapes = {"gate": (width, dimension) if gated else None, "up": (width, dimension), "down": (width, dimension)}
+        shapes |= {"gate_bias": (width,) if gated and bias else None}
+        shapes |= {"up_bias": (width,) if bias else None, "down_bias": (dimension,) if bias else None}
+        for name, shape in shapes.items():
+            tensor = None if shape is None else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            self.register_parameter(name, tensor)
+        self.register_load_state_dict_pre_hook(_translate_foreign_names)
+        self.reset_parameters()
+
+    @property
+    def width(self):
+        """Number of hidden units."""
+        return self.up.shape[0]
+
+    @property
+    def dimension(self):
+        """Size of the residual stream."""
+        return self.up.shape[1]
+
+    def reset_parameters(self):
+        """Draw initial values anew."""
+        for name, parameter in self.named_parameters(recurse=False):
+            inputs = self.width if name.startswith("down") else self.dimension
+            bound = 1 / math.sqrt(max(1, inputs))
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x):
+        """x (..., dimension) -> y of that shape and dtype."""
+        return ffn(
+            x,
+            self.gate,
+            self.up,
+            self.down,
+            self.activation,
+            gate_bias=self.gate_bias,
+            up_bias=self.up_bias,
+            down_bias=self.down_bias,
+            recompute=self.recompute,
+            backend=self.backend,
+            input_precision=self.input_precision,
+        )
+
+    def linear_state_dict(self):
+        """The parameters as gate_proj, up_proj and down_proj of nn.Linear modules: down's weight is (d, width)."""
+        names = {name: foreign[0][0] for name, foreign in FOREIGN_NAMES.items()}
+        state = {}
+        for name, foreign in names.items():
+            weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
+            if weight is not None:
+                state[f"{foreign}.weight"] = weight.detach().T.contiguous() if name == "down" else weight.detach()
+            if bias is not None:
+                state[f"{foreign}.bias"] = bias.detach()
+        return state
+
+    def extra_repr(self):
+        gated = "gated" if self.gate is not None else "ungated"
+        bias = ", biases" if self.up_bias is not None else ""
+        return f"{self.dimension}, {self.width}, {self.activation}, {gated}{bias}"
+
+
+def _translate_foreign_names(module, state, prefix, *_):
+    """Before loading: foreign entries under `prefix` become ours, transposed where their layout differs."""
+    for name, foreign_names in FOREIGN_NAMES.items():
+        for foreign, reverse in foreign_names:
+            weight = state.pop(f"{prefix}{foreign}.weight", None)
+            if weight is not None:
+                transpose = reverse != (name == "down")
+                state[prefix + name] = weight.T.contiguous() if transpose else weight
+            bias = state.pop(f"{prefix}{foreign}.bias", None)
+            if bias is not None:
+                state[f"{prefix}{name}_bias"] = bias

@@ -1,0 +1,301 @@
+"""The feed-forward layer of any width: y = (act(x gate^T + b_g) * (x up^T + b_u)) down + b_d, or ungated.
+
+Weights are stored [width, d], the down-projection too: a width is a number of rows, never a stride, and hidden buffers
+have a row stride of ceil8(width), so rows start aligned at every integer width.
+
+Kept for backward: x, g = x gate^T and u = x up^T, nothing else (4 tokens width + 2 tokens d bytes in bfloat16);
+with recompute="gate_up" x alone. The hidden activation h is formed again in backward. Without gradients neither g nor u
+is kept. h is formed in float32 or wider from g and u as rounded to the storage dtype, and rounded once, so forward,
+recomputation and every kind of checkpointing agree bit for bit.
+"""
+
+import torch
+
+from geowidth.errors import UserError, choose
+from geowidth.ops import ffn_library, triton_support
+from geowidth.ops.activation import (
+    SCALARS,
+    NativeElementwise,
+    TorchElementwise,
+    activation_function,
+)
+from geowidth.ops.backend import Backend, Operation, why_not_native
+from geowidth.ops.ffn_library import Needs, Problem, gradient_rows, padded
+
+RECOMPUTE = (None, "gate_up")
+INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
+
+
+class LibraryImplementation:
+    """Library products around one elementwise implementation."""
+
+    def __init__(self, elementwise):
+        self.elementwise = elementwise
+
+    def forward(self, problem, keep):
+        """See ffn_library.forward."""
+        with ffn_library.float32_products(problem.input_precision):
+            return ffn_library.forward(problem, self.elementwise, keep)
+
+    def backward(self, problem, grad_y, g, u, needs):
+        """See ffn_library.backward."""
+        with ffn_library.float32_products(problem.input_precision):
+            return ffn_library.backward(problem, grad_y, g, u, needs, self.elementwise)
+
+
+class TritonImplementation:
+    """Fused Triton kernels where the tile table says so, library products elsewhere; loaded on first use."""
+
+    @staticmethod
+    def forward(problem, keep):
+        """See ffn_library.forward."""
+        from geowidth.ops import ffn_triton
+
+        with ffn_library.float32_products(problem.input_precision):
+            return ffn_triton.forward(problem, keep)
+
+    @staticmethod
+    def backward(problem, grad_y, g, u, needs):
+        """See ffn_library.backward."""
+        from geowidth.ops import ffn_triton
+
+        with ffn_library.float32_products(problem.input_precision):
+            return ffn_triton.backward(problem, grad_y, g, u, needs)
+
+
+OPERATION = Operation(
+    "ffn",
+    [
+        Backend("native", ("cpu",), LibraryImplementation(NativeElementwise), why_not_native),
+        Backend("triton", ("cuda", "cpu"), TritonImplementation, triton_support.why_not),
+        Backend("torch", ("cpu", "cuda"), LibraryImplementation(TorchElementwise)),
+    ],
+)
+
+
+def _choose(x, backend):
+    return OPERATION.choose(x.device.type, backend, device_type=x.device.type, dtype=x.dtype).run
+
+
+def _without_autocast(device):
+    return torch.autocast(device, enabled=False)
+
+
+@torch.library.custom_op("geowidth::ffn", mutates_args=())
+def _forward(
+    x: torch.Tensor,
+    gate: torch.Tensor | None,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    gate_bias: torch.Tensor | None,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    activation: str,
+    keep: bool,
+    recompute: bool,
+    backend: str | None,
+    input_precision: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    function = activation_function(activation, gate is not None)
+    problem = Problem(x, gate, up, down, gate_bias, up_bias, down_bias, function, input_precision)
+    with _without_autocast(x.device.type):
+        return _choose(x, backend).forward(problem, keep and not recompute)
+
+
+@_forward.register_fake
+def _(x, gate, up, down, gate_bias, up_bias, down_bias, activation, keep, recompute, backend, input_precision):
+    tokens, width = x.shape[0], up.shape[0]
+
+    def hidden(present):
+        if not (present and keep and not recompute):
+            return x.new_empty(0, 0)
+        return x.new_empty_strided((tokens, width), (padded(width), 1))
+
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), hidden(gate is not None), hidden(True)
+
+
+@torch.library.custom_op("geowidth::ffn_backward", mutates_args=())
+def _backward(
+    grad_y: torch.Tensor,
+    x: torch.Tensor,
+    gate: torch.Tensor | None,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    gate_bias: torch.Tensor | None,
+    up_bias: torch.Tensor | None,
+    g: torch.Tensor | None,
+    u: torch.Tensor | None,
+    activation: str,
+    needs: list[bool],
+    backend: str | None,
+    input_precision: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    function = activation_function(activation, gate is not None)
+    problem = Problem(x, gate, up, down, gate_bias, up_bias, None, function, input_precision)
+    with _without_autocast(x.device.type):
+        return _choose(x, backend).backward(problem, grad_y, g, u, Needs(*needs))
+
+
+@_backward.register_fake
+def _(grad_y, x, gate, up, down, gate_bias, up_bias, g, u, activation, needs, backend, input_precision):
+    needs, (width, d), gated = Needs(*needs), up.shape, gate is not None
+    slots, bias_slots = needs.slots(gated), needs.slots(gated, bias=True)
+    return (
+        torch.empty(x.shape if needs.x else (0,), dtype=x.dtype, device=x.device),
+        x.new_empty((gradient_rows(slots, width), d) if slots else (0,)),
+        x.new_empty((width, d) if needs.down else (0,)),
+        x.new_empty((gradient_rows(bias_slots, width),) if bias_slots else (0,)),
+    )
+
+
+def _setup_context(ctx, inputs, output):
+    x, gate, up, down, gate_bias, up_bias, down_bias = inputs[:7]
+    ctx.activation, _, recompute, ctx.backend, ctx.input_precision = inputs[7:]
+    _, g, u = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(g, u)
+    saved = dict(x=x, gate=gate, up=up, down=down, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
+    if not recompute:
+        saved |= {"u": u} | ({"g": g} if gate is not None else {})
+    saved = {name: tensor for name, tensor in saved.items() if tensor is not None}
+    ctx.names = tuple(saved)
+    ctx.save_for_backward(*saved.values())
+
+
+INPUTS = ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias")
+
+
+def _gradients(ctx, grad_y, _grad_g, _grad_u):
+    saved = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
+    if grad_y is None:
+        return (None,) * 12
+    if torch.is_grad_enabled():  # create_graph=True: gradients that can be differentiated again
+        return (*_differentiable_gradients(ctx, saved, grad_y), *(None,) * 5)
+    gated, width = "gate" in saved, saved["up"].shape[0]
+    needs = Needs(*ctx.needs_input_grad[:6])
+    grad_x, grad_weight, grad_down, grad_bias = _backward(
+        grad_y, *(saved.get(name) for name in (*INPUTS[:6], "g", "u")), ctx.activation,
+        list(ctx.needs_input_grad[:6]), ctx.backend, ctx.input_precision,
+    )  # fmt: skip
+    gradients = {"x": grad_x if needs.x else None, "down": grad_down if needs.down else None}
+    for buffer, bias in ((grad_weight, False), (grad_bias, True)):
+        for index, name in enumerate(needs.slots(gated, bias)):
+            rows = buffer[index * padded(width) : index * padded(width) + width]
+            gradients[name + "_bias" if bias else name] = rows
+    if ctx.needs_input_grad[6]:
+        gradients["down_bias"] = grad_y.sum(0)
+    return (*(gradients.get(name) for name in INPUTS), *(None,) * 5)
+
+
+def _differentiable_gradients(ctx, saved, grad_y):
+    # Views, so that two arguments that are one tensor still get a gradient each.
+    inputs = {name: saved[name].view_as(saved[name]) for name in INPUTS if name in saved}
+    y = ffn_plain(*(inputs.get(name) for name in INPUTS[:4]), ctx.activation, *(inputs.get(n) for n in INPUTS[4:]))
+    needed = [name for name, need in zip(INPUTS, ctx.needs_input_grad, strict=False) if need]
+    found = torch.autograd.grad(y, [inputs[name] for name in needed], grad_y, create_graph=True)
+    gradients = dict(zip(needed, found, strict=True))
+    return [gradients.get(name) for name in INPUTS]
+
+
+_forward.register_autograd(_gradients, setup_context=_setup_context)
+
+
+def ffn_plain(x, gate, up, down, activation, gate_bias=None, up_bias=None, down_bias=None):
+    """The layer by plain torch in the inputs' dtype, differentiable any number of times: what `ffn` is measured by."""
+    function = activation_function(activation, gate is not None)
+    linear = torch.nn.functional.linear
+    hidden = linear(x, up, up_bias)
+    hidden = function.apply(hidden) if gate is None else function.apply(linear(x, gate, gate_bias)) * hidden
+    y = hidden @ down
+    return y if down_bias is None else y + down_bias
+
+
+def ffn_reference(x, gate, up, down, activation, *, gate_bias=None, up_bias=None, down_bias=None):
+    """The layer in float64 by plain torch. Arguments as in `ffn`; returns float64."""
+    wide = [None if t is None else t.double() for t in (x, gate, up, down, gate_bias, up_bias, down_bias)]
+    return ffn_plain(*wide[:4], activation, *wide[4:])
+
+
+def _check(tensors, activation, recompute, input_precision):
+    for name, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise UserError(f"{name} is {type(tensor).__name__}; needed: a tensor")
+    x, gate, up, down = (tensors[name] for name in INPUTS[:4])
+    activation_function(activation, gate is not None)
+    choose("recompute", recompute, RECOMPUTE)
+    choose("input_precision", input_precision, INPUT_PRECISIONS)
+    if x is None or up is None or down is None:
+        raise UserError("x, up and down are needed; an ungated layer has gate=None and its projection in up")
+    if x.dim() < 1 or up.dim() != 2:
+        raise UserError(f"x has shape {tuple(x.shape)}, up {tuple(up.shape)}; needed: (..., d) and (width, d)")
+    width, d = up.shape
+    if x.shape[-1] != d:
+        raise UserError(f"x has {x.shape[-1]} columns, up {d}; both must be the model dimension d")
+    wanted = dict(gate=(width, d), down=(width, d), gate_bias=(width,), up_bias=(width,), down_bias=(d,))
+    for name, shape in wanted.items():
+        tensor = tensors[name]
+        if tensor is not None and tensor.shape != shape:
+            raise UserError(
+                f"{name} has shape {tuple(tensor.shape)}; with up (width, d) = {width, d} it must be {shape}"
+            )
+    if gate is None and tensors["gate_bias"] is not None:
+        raise UserError("gate_bias came without a gate; give both or neither")
+    if x.dtype not in SCALARS:
+        raise UserError(f"x has dtype {x.dtype}; allowed: {', '.join(map(str, SCALARS))}")
+    for name, tensor in tensors.items():
+        if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
+            raise UserError(
+                f"{name} is {tensor.dtype} on {tensor.device}, x is {x.dtype} on {x.device}; move one of them, or "
+                "use torch.autocast"
+            )
+
+
+def _autocast(tensors):
+    """Under torch.autocast, floating inputs in its dtype (float64 stays), as the library's own products have it."""
+    x = tensors["x"]
+    if not isinstance(x, torch.Tensor) or not torch.is_autocast_enabled(x.device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(x.device.type)
+    eligible = (torch.float32, torch.bfloat16, torch.float16)
+    return {
+        name: t.to(dtype) if isinstance(t, torch.Tensor) and t.dtype in eligible else t for name, t in tensors.items()
+    }
+
+
+def ffn(
+    x,
+    gate,
+    up,
+    down,
+    activation,
+    *,
+    gate_bias=None,
+    up_bias=None,
+    down_bias=None,
+    recompute=None,
+    backend=None,
+    input_precision="ieee",
+):
+    """One feed-forward layer: (act(x gate^T + gate_bias) * (x up^T + up_bias)) down + down_bias.
+
+    x: (..., d). gate, up, down: (width, d) each, any width from 0 up; gate=None for an ungated layer, act(x up^T) down.
+    Biases: (width,), (width,), (d,) or None. All of one dtype (float32, float64, bfloat16, float16) and device, any
+    strides. activation: a name of geowidth.ops.activation ("swiglu", "geglu", "geglu_tanh", "reglu", "silu", "gelu",
+    "gelu_tanh", "relu", "relu2" and their Hugging Face aliases).
+
+    recompute: None keeps g and u for backward; "gate_up" computes them again from x. backend: "native" (C++, CPU),
+    "triton" (GPU) or "torch"; by default the first that can. input_precision: the least precise product allowed for
+    float32 on a GPU: "ieee" (float32 throughout), "tf32x3" or "tf32"; on a CPU products are always float32.
+
+    Returns y (..., d) in x's dtype. Under torch.autocast the inputs are cast first. Differentiable in every tensor,
+    twice too (the second time by plain torch). Raises UserError for shapes, dtypes, devices or names that do not fit.
+    """
+    tensors = dict(x=x, gate=gate, up=up, down=down, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
+    tensors = _autocast(tensors)
+    _check(tensors, activation, recompute, input_precision)
+    inputs = list(tensors.values())
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    shape = inputs[0].shape
+    inputs[0] = inputs[0].flatten(0, -2) if len(shape) > 1 else inputs[0][None]
+    y, _, _ = _forward(*inputs, activation, keep, recompute is not None, backend, input_precision)
+    return y.reshape(shape)

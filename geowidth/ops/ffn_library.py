@@ -1,0 +1,283 @@
+"""The feed-forward layer around the library's matrix products: the elementwise part is ours, the GEMMs are torch's.
+
+Forward and backward of geowidth.ops.ffn for every device. Rows (tokens) go through in blocks, so what lies between two
+products stays small and, on a CPU, in its caches; without gradients no full-size hidden buffer ever exists.
+
+On a CPU, bfloat16 and float16 products are computed in float32 unless the processor has instructions for them: the
+library's fallback is up to a hundred times slower than float32.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from geowidth.ops.activation import ActivationFunction
+
+# Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
+# of two-byte numbers need more, as the library lays out the weights anew at each call.
+CPU_ROWS, CPU_ROWS_TWO_BYTES = 2048, 8192
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs of one layer. x (tokens, d); gate, up, down (width, d), gate None when ungated; biases or None."""
+
+    x: torch.Tensor
+    gate: torch.Tensor | None
+    up: torch.Tensor
+    down: torch.Tensor
+    gate_bias: torch.Tensor | None
+    up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+    function: ActivationFunction
+    input_precision: str = "ieee"
+
+    @property
+    def tokens(self):
+        return self.x.shape[0]
+
+    @property
+    def width(self):
+        return self.up.shape[0]
+
+    @property
+    def dimension(self):
+        return self.x.shape[1]
+
+    def contiguous(self):
+        """The same with every operand row-major, so that results do not depend on how inputs happened to lie."""
+        fields = ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias")
+        return self._map(fields, lambda t: t.contiguous())
+
+    def weights_to(self, dtype):
+        """The same with weights and biases, not x, in another dtype."""
+        return self._map(("gate", "up", "down", "gate_bias", "up_bias", "down_bias"), lambda t: t.to(dtype))
+
+    def _map(self, names, function):
+        values = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: function(t) for name, t in values.items() if t is not None})
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Which gradients are wanted."""
+
+    x: bool
+    gate: bool
+    up: bool
+    down: bool
+    gate_bias: bool
+    up_bias: bool
+
+    def slots(self, gated, bias=False):
+        """Names of the projections whose weight (or bias) gradients share one buffer, in its order."""
+        flags = {"gate": self.gate_bias if bias else self.gate, "up": self.up_bias if bias else self.up}
+        return [name for name in (("gate", "up") if gated else ("up",)) if flags[name]]
+
+
+def padded(width):
+    """The row stride of a hidden buffer: width rounded up to a multiple of 8, so that every row starts aligned."""
+    return -(-width // 8) * 8
+
+
+def hidden_buffer(tokens, width, like, count=1):
+    """An uninitialised buffer of `count` adjacent hidden matrices (tokens, width), each padded; see `part`."""
+    return torch.empty(tokens, count * padded(width), dtype=like.dtype, device=like.device)
+
+
+def part(buffer, width, index=0):
+    """The `index`-th hidden matrix (tokens, width) of a buffer: a view with row stride count * padded(width)."""
+    return buffer[:, index * padded(width) : index * padded(width) + width]
+
+
+def gradient_rows(slots, width):
+    """Rows of a weight-gradient buffer holding `slots` projections one above the other."""
+    return len(slots) * padded(width) if len(slots) > 1 else len(slots) * width
+
+
+@cache
+def has_native_product(dtype):
+    """Whether this processor multiplies matrices of a two-byte dtype with instructions made for it."""
+    if dtype == torch.bfloat16:
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def product_dtype(x):
+    """The dtype in which the library multiplies x."""
+    if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16) and not has_native_product(x.dtype):
+        return torch.float32
+    return x.dtype
+
+
+@contextmanager
+def float32_products(input_precision):
+    """float32 products at this precision whatever the process-wide switches say."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    matmul = torch.backends.cuda.matmul
+    name = "fp32_precision" if hasattr(matmul, "fp32_precision") else "allow_tf32"
+    wanted = {"fp32_precision": input_precision, "allow_tf32": input_precision != "ieee"}[name]
+    before = getattr(matmul, name)
+    setattr(matmul, name, wanted)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
+
+
+def linear(x, weight, bias, out):
+    """out = x weight^T + bias, in place."""
+    if bias is None:
+        return torch.mm(x, weight.T, out=out)
+    return torch.addmm(bias, x, weight.T, out=out)
+
+
+def rows_per_block(problem):
+    """How many tokens go through at a time: all on a GPU; on a CPU equal blocks of about the sizes above."""
+    if problem.x.device.type != "cpu":
+        return problem.tokens
+    most = CPU_ROWS_TWO_BYTES if product_dtype(problem.x).itemsize == 2 else CPU_ROWS
+    return -(-problem.tokens // max(1, -(-problem.tokens // most)))
+
+
+def forward(problem, elementwise, keep):
+    """(y (tokens, d), g, u): g and u (tokens, width) are the projections if `keep`, else empty."""
+    problem = problem.contiguous()
+    x, width, tokens = problem.x, problem.width, problem.tokens
+    rows = rows_per_block(problem)
+    gated, dtype = problem.gate is not None, product_dtype(x)
+    wide = problem.weights_to(dtype)
+    y = torch.empty_like(x)
+    kept = tokens if keep else rows
+    g = part(hidden_buffer(kept, width, x), width) if gated else None
+    u = part(hidden_buffer(kept, width, x), width)
+    h = part(hidden_buffer(rows, width, x), width) if keep else (g if gated else u)
+    scratch = hidden_buffer(rows, width, wide.up) if dtype != x.dtype else None
+    for begin in range(0, tokens, max(rows, 1)):
+        size = min(rows, tokens - begin)
+        block = slice(begin, begin + size)
+        place = block if keep else slice(0, size)
+        g_block, u_block, h_block = None if g is None else g[place], u[place], h[:size]
+        project(wide, x[block], g_block, u_block, scratch)
+        elementwise.forward(problem.function, g_block, u_block, h_block)
+        if dtype == x.dtype:
+            linear(h_block, wide.down.T, wide.down_bias, y[block])
+        else:
+            y[block] = linear(
+                h_block.to(dtype), wide.down.T, wide.down_bias, x.new_empty(size, x.shape[1], dtype=dtype)
+            )
+    return (y, *((g if gated else x.new_empty(0, 0)), u)) if keep else (y, x.new_empty(0, 0), x.new_empty(0, 0))
+
+
+def project(wide, x, g, u, scratch):
+    """g, u = x gate^T, x up^T (with biases), rounded to their dtype. wide: a Problem with weights in product_dtype."""
+    x = x.to(wide.up.dtype)
+    for weight, bias, out in ((wide.gate, wide.gate_bias, g), (wide.up, wide.up_bias, u)):
+        if weight is None:
+            continue
+        if scratch is None:
+            linear(x, weight, bias, out)
+        else:
+            out.copy_(linear(x, weight, bias, part(scratch, wide.width)[: x.shape[0]]))
+
+
+def backward(problem, grad_y, g, u, needs, elementwise):
+    """Gradients of `forward`: (grad_x, grad_weight, grad_down, grad_bias), empty (0,) where nothing is needed.
+
+    g, u: kept projections, or None to compute them again. grad_weight holds the projections of
+    `needs.slots(gated)` one above the other, `gradient_rows` in all; grad_bias likewise.
+    """
+    return _Backward(problem, grad_y.contiguous(), needs, elementwise).run(g, u)
+
+
+class _Backward:
+    """One backward pass: buffers, and what one block of rows adds to them."""
+
+    def __init__(self, problem, grad_y, needs, elementwise):
+        self.problem = problem = problem.contiguous()
+        self.grad_y, self.needs, self.elementwise = grad_y, needs, elementwise
+        self.gated = problem.gate is not None
+        self.dtype = product_dtype(problem.x)
+        self.wide = problem.weights_to(self.dtype)
+        self.slots, self.bias_slots = needs.slots(self.gated), needs.slots(self.gated, bias=True)
+        width, d = problem.width, problem.dimension
+        self.grad_x = torch.empty_like(problem.x) if needs.x else problem.x.new_empty(0)
+        self.grad_weight = self._buffer(bool(self.slots), gradient_rows(self.slots, width), d)
+        self.grad_down = self._buffer(needs.down, width, d)
+        self.grad_bias = self._buffer(bool(self.bias_slots), gradient_rows(self.bias_slots, width))
+
+    def _buffer(self, needed, *shape):
+        shape = shape if needed else (0,)
+        make = torch.empty if self.problem.tokens else torch.zeros
+        return make(shape, dtype=self.dtype, device=self.problem.x.device)
+
+    def run(self, g, u):
+        """The four gradients; see `backward`."""
+        problem, width, tokens = self.problem, self.problem.width, self.problem.tokens
+        # Two-byte gradients are summed over all tokens inside one product: adding blocks would round every time.
+        rows = tokens if self.dtype.itemsize == 2 else rows_per_block(problem)
+        like = self.wide.up
+        again = u is None
+        if again:
+            recomputed = [part(hidden_buffer(rows, width, problem.x), width) for _ in range(1 + self.gated)]
+            u, g = recomputed[0], recomputed[1] if self.gated else None
+            scratch = hidden_buffer(rows, width, like) if self.dtype != problem.x.dtype else None
+        pair = hidden_buffer(rows, width, like, 1 + self.gated)
+        grad_hidden = part(hidden_buffer(rows, width, like), width)
+        for begin in range(0, tokens, max(rows, 1)):
+            size = min(rows, tokens - begin)
+            block = slice(begin, begin + size)
+            place = slice(0, size) if again else block
+            g_block, u_block = None if g is None else g[place], u[place]
+            if again:
+                project(self.wide, problem.x[block], g_block, u_block, scratch)
+            self._block(block, g_block, u_block, pair[:size], grad_hidden[:size])
+        dtype = problem.x.dtype
+        return self.grad_x, self.grad_weight.to(dtype), self.grad_down.to(dtype), self.grad_bias.to(dtype)
+
+    def _block(self, block, g, u, pair, grad_hidden):
+        problem, wide, width = self.problem, self.wide, self.problem.width
+        grad_y = self.grad_y[block].to(self.dtype)
+        torch.mm(grad_y, wide.down.T, out=grad_hidden)
+        parts = {"up": part(pair, width, int(self.gated)), "gate": part(pair, width) if self.gated else None}
+        g = None if g is None else g.to(self.dtype)
+        hidden = grad_hidden if self.needs.down else None  # overwrites what it was made from
+        self.elementwise.backward(
+            problem.function, g, u.to(self.dtype), grad_hidden, parts["gate"], parts["up"], hidden
+        )
+        if self.needs.down:
+            self._add(self.grad_down, hidden.T, grad_y, block.start)
+        if self.slots:
+            x = problem.x[block].to(self.dtype)
+            for index, name in enumerate(self.slots):
+                self._add(self._slot(self.grad_weight, index), parts[name].T, x, block.start)
+        for index, name in enumerate(self.bias_slots):
+            total = parts[name].sum(0)
+            slot = self._slot(self.grad_bias, index)
+            slot.copy_(total) if block.start == 0 else slot.add_(total)
+        if self.needs.x:
+            self._input_gradient(block, parts)
+
+    def _slot(self, buffer, index):
+        return buffer[index * padded(self.problem.width) :][: self.problem.width]
+
+    @staticmethod
+    def _add(total, left, right, start):
+        """total (+)= left right, overwriting at the first block."""
+        torch.mm(left, right, out=total) if start == 0 else total.addmm_(left, right)
+
+    def _input_gradient(self, block, parts):
+        same = self.dtype == self.problem.x.dtype
+        out = self.grad_x[block]
+        wide = out if same else torch.empty_like(out, dtype=self.dtype)
+        if self.gated:
+            torch.mm(parts["gate"], self.wide.gate, out=wide)
+            wide.addmm_(parts["up"], self.wide.up)
+        else:
+            torch.mm(parts["up"], self.wide.up, out=wide)
+        if not same:
+            out.copy_(wide)

@@ -1,0 +1,10 @@
+"""Triton kernels of the feed-forward layer. Importing them touches no driver; geowidth.ops chooses among them.
+
+pointwise       activations and their slopes, shared by the kernels below
+activation      elementwise forward and backward over matrices of any row stride
+gate_up         h = act(x gate^T) * (x up^T) in one kernel
+grad_hidden     grad_gate, grad_up and h again from grad_y down^T in one kernel
+grad_input      grad_x = grad_gate gate + grad_up up in one accumulator
+tiles           which kernel, with which tile, for which (chip, d, tokens, width)
+resources       registers, shared memory and instructions of every table entry, compiled without a GPU
+"""

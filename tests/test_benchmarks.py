@@ -1,0 +1,63 @@
+"""The benchmarks' common frame: the CSV schema, interleaved timing, the runner."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import run
+from benchmarks.plot import draw
+from benchmarks.schema import COLUMNS, Row, read_rows, table, write_rows
+from benchmarks.timing import interleave, ratio
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def rows():
+    return [
+        Row("distances", "geowidth", "raw", "wall", "n", 512.0, 0.1, 0.2, 0.3, error=1e-7, threads=2, note="a, b"),
+        Row("distances", "torch.cdist", "raw", "wall", "n", 512.0, 0.2, 0.3, 0.4, error=math.inf),
+        Row("gromov", "POT", "entropic", "cpu", "n", 2048.0, note="did not finish in 60 s"),
+    ]
+
+
+def test_rows_read_back_as_they_were_written(tmp_path):
+    write_rows(tmp_path / "new" / "a.csv", rows())
+    assert [str(r) for r in read_rows(tmp_path / "new" / "a.csv")] == [str(r) for r in rows()]
+    assert (tmp_path / "new" / "a.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
+
+
+def test_table_and_plot(tmp_path):
+    assert "torch.cdist" in table(rows()) and "did not finish" in table(rows())
+    assert draw(rows(), tmp_path / "a.svg", "wall") and (tmp_path / "a.svg").stat().st_size > 1000
+    assert not draw(rows(), tmp_path / "b.svg", "ratio")
+
+
+def test_candidates_take_turns_and_slow_ones_sit_out():
+    order = []
+    samples = interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, warmup=1)
+    assert order == ["a", "b"] + ["a", "b"] * 3
+    assert len(samples["a"].wall) == 3 and samples["a"].result is None
+    once = interleave({"slow": lambda: sum(range(2000))}, rounds=5, seconds=0.0, keep=True)
+    assert len(once["slow"].wall) == 1 and once["slow"].result == 1999000
+    quantiles = ratio(samples, "a", "a")
+    assert quantiles == {"p20": 1.0, "p50": 1.0, "p80": 1.0}
+
+
+@pytest.mark.parametrize("name", run.available())
+def test_every_benchmark_has_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run.main([name, "--help"])
+    assert stop.value.code == 0 and "--quick" in capsys.readouterr().out
+
+
+def test_the_runner_writes_what_it_measured(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.run", "precision", "--quick", "--d", "16", "--out", tmp_path / "p.csv"]
+    words = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found = read_rows(tmp_path / "p.csv")
+    assert f"{len(found)} rows" in words
+    ours = [r for r in found if r.provider == "geowidth" and r.mode != "opposite"]
+    assert len(ours) == 18 and all(r.error < 1e-6 for r in ours)
+    assert run.main(["unknown"]) == 2 and run.main(["--help"]) == 0
