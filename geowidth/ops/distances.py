@@ -43,8 +43,8 @@ def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, b
     Every entry is within 1e-6 relative (float32 results) or about 1e-13 (float64) of exact arithmetic on the rows as
     given, for near-duplicates, nearly parallel and nearly opposite rows too; with y None the diagonal is exactly 0 and
     the matrix exactly symmetric. The native backend's result for a pair depends on nothing but the two rows and d.
-    Differentiable once; a pair at distance 0 contributes a zero gradient. A row with NaN or infinity gives NaN in its
-    row and column.
+    Differentiable once; a pair at distance 0 contributes a zero gradient. A row with NaN or infinity has
+    no finite entry in its row and column, and touches no other.
 
     Raises UserError for wrong shapes, dtypes or devices, and for a zero row in a directional geometry, by its number.
     """
@@ -173,23 +173,25 @@ def _op(
         if y is not None:
             check_directions(y, "y")
     run = next(b.run for b in OPERATION.backends if b.name == backend)
-    if x.dtype == torch.float64 and (_extreme(x) or (y is not None and _extreme(y))):
+    if x.dtype == torch.float64 and any(bool(_extreme(t).any()) for t in (x, y) if t is not None):
         return [_run_scaled(run, x, y, name, radius, threads) for name in names]
     return run(x, y, names, radius, threads)
 
 
 def _extreme(x):
-    """Whether squares of some row's entries would overflow, or vanish."""
-    if x.numel() == 0:
-        return False
-    largest = x.abs().amax(1)
-    return bool((((largest > 2.0**200) & (largest < float("inf"))) | ((largest < 2.0**-200) & (largest > 0))).any())
+    """(n, 1) mask of rows whose squares would overflow, or vanish."""
+    if x.shape[1] == 0:
+        return x.new_zeros(len(x), 1, dtype=torch.bool)
+    largest = x.abs().amax(1, keepdim=True)
+    return ((largest > 2.0**200) & (largest < float("inf"))) | ((largest < 2.0**-200) & (largest > 0))
 
 
 def _run_scaled(run, x, y, name, radius, threads):
-    """One matrix of rows brought to a common scale (raw) or each to its own (directions) by exact powers of two."""
+    """One matrix, by exact powers of two: of all rows brought to one scale (raw), or of each extreme row brought to its
+    own (directions; the other rows are left alone, so that a pair's result still depends on nothing else)."""
     if GEOMETRIES[name].directional:
-        return run(unit_scale(x), None if y is None else unit_scale(y), [name], radius, threads)[0]
+        x, y = (None if t is None else torch.where(_extreme(t), unit_scale(t), t) for t in (x, y))
+        return run(x, y, [name], radius, threads)[0]
     largest = max(float(t.abs().nan_to_num(0, 0, 0).amax()) for t in (x, y) if t is not None and t.numel())
     exponent = math.frexp(largest)[1]
     x, y = (None if t is None else times_power_of_two(t, -exponent) for t in (x, y))
