@@ -6,8 +6,6 @@ compared with their norms are computed again from the raw rows. See geowidth/geo
 sources.
 """
 
-import math
-
 import numpy as np
 import torch
 
@@ -42,9 +40,9 @@ def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, b
 
     Every entry is within 1e-6 relative (float32 results) or about 1e-13 (float64) of exact arithmetic on the rows as
     given, for near-duplicates, nearly parallel and nearly opposite rows too; with y None the diagonal is exactly 0 and
-    the matrix exactly symmetric. The native backend's result for a pair depends on nothing but the two rows and d.
-    Differentiable once; a pair at distance 0 contributes a zero gradient. A row with NaN or infinity has
-    no finite entry in its row and column, and touches no other.
+    the matrix exactly symmetric. On one processor the native backend's result for a pair depends on nothing but the two
+    rows: not on the other rows, their order, or the threads. Differentiable once; a pair at distance 0 contributes a
+    zero gradient. A row with NaN or infinity has no finite entry in its row and column, and touches no other.
 
     Raises UserError for wrong shapes, dtypes or devices, and for a zero row in a directional geometry, by its number.
     """
@@ -187,15 +185,27 @@ def _extreme(x):
 
 
 def _run_scaled(run, x, y, name, radius, threads):
-    """One matrix, by exact powers of two: of all rows brought to one scale (raw), or of each extreme row brought to its
-    own (directions; the other rows are left alone, so that a pair's result still depends on nothing else)."""
+    """One matrix where some rows are extreme: those are scaled one by one with exact powers of two, the others are left
+    alone, so that a pair's result still depends on nothing else."""
     if GEOMETRIES[name].directional:
         x, y = (None if t is None else torch.where(_extreme(t), unit_scale(t), t) for t in (x, y))
         return run(x, y, [name], radius, threads)[0]
-    largest = max(float(t.abs().nan_to_num(0, 0, 0).amax()) for t in (x, y) if t is not None and t.numel())
-    exponent = math.frexp(largest)[1]
-    x, y = (None if t is None else times_power_of_two(t, -exponent) for t in (x, y))
-    return times_power_of_two(run(x, y, [name], radius, threads)[0], exponent)
+    matrix = run(x, y, [name], radius, threads)[0]
+    other = x if y is None else y
+    for i in _extreme(x)[:, 0].nonzero()[:, 0].tolist():
+        matrix[i] = _scaled_norms(x[i] - other)
+        if y is None:
+            matrix[:, i] = matrix[i]
+    if y is not None:
+        for j in _extreme(y)[:, 0].nonzero()[:, 0].tolist():
+            matrix[:, j] = _scaled_norms(x - y[j])
+    return matrix
+
+
+def _scaled_norms(x):
+    """Norms of rows whose squares may overflow or vanish."""
+    exponent = torch.frexp(x.abs().amax(1)).exponent
+    return times_power_of_two(torch.linalg.vector_norm(times_power_of_two(x, -exponent[:, None]), dim=1), exponent)
 
 
 @_op.register_fake
