@@ -1,8 +1,8 @@
 """The Sinkhorn step of entropic Gromov-Wasserstein, compiled and in plain torch.
 
 Both solve for the coupling exp(scale * (x + r s') + f + g') with marginals a, b, warm-started from potentials f and g.
-Its entropy is formed as scale * <x + r s', T> + f' a + g' b: with sums a, b in place of the coupling's own, the value is
-that of the dual problem and off by the second order, not the first, of what the marginals miss.
+Its entropy is formed as scale * <x + r s', T> + f' a + g' b: with a, b in place of the coupling's own sums, that is the
+dual problem's value, and off by the second order, not the first, of what the marginals miss.
 """
 
 import math
@@ -38,11 +38,13 @@ class NativeStep:
         log_kernel = (x.data_ptr(), self.r.data_ptr(), self.s.data_ptr())
         f, g, k, u, v = (t.data_ptr() for t in (self.f, self.g, self.kernel, self.u, self.v))
         error, passes, _, _ = self.module.sinkhorn(
-            *log_kernel, scale, *self.shape, self.a.data_ptr(), self.b.data_ptr(), f, g, k, u, v, self.double, tolerance, most,
-            ANDERSON_MEMORY, self.threads,
+            *log_kernel, scale, *self.shape, self.a.data_ptr(), self.b.data_ptr(), f, g, k, u, v, self.double,
+            tolerance, most, ANDERSON_MEMORY, self.threads,
         )  # fmt: skip
         p = plan.data_ptr()
-        change, inner, linear = self.module.form_plan(*log_kernel, *self.shape, k, u, v, p, p, self.double, self.threads)
+        change, inner, linear = self.module.form_plan(
+            *log_kernel, *self.shape, k, u, v, p, p, self.double, self.threads
+        )
         return error, passes, change, linear, scale * (inner + linear) + _potentials(self)
 
     def inner(self, x, y):

@@ -59,6 +59,4 @@ def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000,
     error, passes, *_ = step(reduced.neg_(), 1 / eps, plan, tolerance, max_iterations)
     total = (cost.double() * plan).sum().item()
     plan = plan if cost.dtype == torch.float64 else plan.float()
-    return SinkhornResult(
-        plan, total, eps * step.f + rows, eps * step.g + columns, error, passes, error <= tolerance
-    )
+    return SinkhornResult(plan, total, eps * step.f + rows, eps * step.g + columns, error, passes, error <= tolerance)
