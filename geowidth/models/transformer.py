@@ -184,7 +184,7 @@ class Attention(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             query, key, value.transpose(1, 2), is_causal=True, enable_gqa=key_heads != heads
         )
-        return functional.linear(mixed.transpose(1, 2).reshape(batch, tokens, -1), self.out)
+        return functional.linear(mixed.transpose(1, 2).reshape(batch, tokens, heads * self.head_dimension), self.out)
 
 
 def swiglu(x, gate, up, down):

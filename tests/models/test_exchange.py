@@ -222,11 +222,10 @@ def test_widths_from_shapes(folder, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     del config["intermediate_sizes"]
     config["model_type"] = "llama"
-    damage(folder, lambda tensors: tensors.update(**{
-        "model.layers.2.mlp.gate_proj.weight": torch.ones(5, 32), "model.layers.2.mlp.up_proj.weight": torch.ones(5, 32),
-        "model.layers.2.mlp.down_proj.weight": torch.ones(32, 5),
-        "model.layers.2.post_attention_layernorm.weight": torch.ones(32),
-    }))  # fmt: skip
+    inner = {"gate_proj": torch.ones(5, 32), "up_proj": torch.ones(5, 32), "down_proj": torch.ones(32, 5)}
+    added = {f"model.layers.2.mlp.{name}.weight": tensor for name, tensor in inner.items()}
+    added["model.layers.2.post_attention_layernorm.weight"] = torch.ones(32)
+    damage(folder, lambda tensors: tensors.update(added))
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="gate_proj.weight has shape .24, 32.; expected .33, 32."):
         read_checkpoint(folder)

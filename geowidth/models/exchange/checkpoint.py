@@ -156,7 +156,7 @@ def check_tensors(where, shapes, tensors):
 
 
 def all_finite(tensor):
-    """Whether every element is finite: the extremes of a tensor that holds a NaN are NaN, so one pass without a mask."""
+    """Whether every element is finite: the extremes of what holds a NaN are NaN. One pass, no mask."""
     return not tensor.numel() or bool(torch.isfinite(torch.stack(tensor.aminmax())).all())
 
 

@@ -179,7 +179,9 @@ def _transformers_model(folder):
     safetensors_files(folder)
     logging = transformers.utils.logging
     level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         model, found = transformers.AutoModel.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
@@ -188,6 +190,8 @@ def _transformers_model(folder):
         raise UserError(f"{folder} cannot be loaded: {error}") from error
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
     # A pooler is made anew by from_pretrained when a file has none; it stands after the last layer and is not measured.
     missing = sorted(key for key in found["missing_keys"] if "pooler" not in key)
     if missing or found["mismatched_keys"]:
