@@ -22,6 +22,7 @@ T* pointer(Address address) {
 void bind_distances(py::module_& module);
 void bind_ffn(py::module_& module);
 void bind_gromov(py::module_& module);
+void bind_sinkhorn(py::module_& module);
 void bind_topology(py::module_& module);
 
 }  // namespace geowidth

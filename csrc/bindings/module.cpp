@@ -36,6 +36,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "GeoWidth's CPU kernels. Call them through geowidth.ops and geowidth.measure, which check arguments.";
   geowidth::bind_ffn(module);
   geowidth::bind_gromov(module);
+  geowidth::bind_sinkhorn(module);
   module.def("build_information", &build_information);
   module.def("parallel_sum", &parallel_sum, py::arg("count"), py::arg("grain"), py::arg("threads"),
              py::arg("fail_at") = -1, py::call_guard<py::gil_scoped_release>());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -72,7 +73,7 @@ struct Costs {
 struct Octave {
   double longest;  // distance to the diagonal, squared, of the longest
   std::vector<double> births;
-  std::vector<uint32_t> index;
+  std::vector<int32_t> index;
 };
 
 std::vector<Octave> octaves(const Bars& bars, GroundNorm ground) {
@@ -85,7 +86,7 @@ std::vector<Octave> octaves(const Bars& bars, GroundNorm ground) {
     Octave& octave = place->second;
     octave.longest = std::max(octave.longest, costs.diagonal(bars[j]));
     octave.births.push_back(bars[j].birth);
-    octave.index.push_back(uint32_t(j));
+    octave.index.push_back(int32_t(j));
   }
   std::vector<Octave> result;
   for (auto& f : found) result.push_back(std::move(f.second));
@@ -105,7 +106,7 @@ PartialAssignment<Number> worthwhile_pairs(const Bars& a, const Bars& b, const C
       const double reach = std::sqrt(rounded(own) + octave.longest) * (1 + 1e-12);
       auto k = std::lower_bound(octave.births.begin(), octave.births.end(), bar.birth - reach) - octave.births.begin();
       for (; k < int64_t(octave.births.size()) && octave.births[k] <= bar.birth + reach; ++k) {
-        const uint32_t j = octave.index[k];
+        const int32_t j = octave.index[k];
         const Number gain = costs.pair(bar, b[j]) - own - diagonal[j];
         if (gain < Number(0)) problem.add(j, gain);
       }
@@ -136,7 +137,11 @@ template <typename Number>
 Solution solve(const Bars& a, const Bars& b, GroundNorm ground) {
   auto problem = worthwhile_pairs<Number>(a, b, {ground});
   const double cost = matching_cost(a, b, {ground}, problem.solve());
-  return {cost, problem.uncertainty()};
+  const Costs<double> costs{ground};
+  double diagonals = 0;
+  for (const Bars* bars : {&a, &b})
+    for (const Bar& bar : *bars) diagonals += costs.diagonal(bar);
+  return {cost, problem.violation() + 8 * std::numeric_limits<double>::epsilon() * diagonals};
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ constexpr int kernel_columns = kernel_vectors * lanes;
 constexpr int64_t depth_block = 256;
 static_assert(panel % kernel_rows == 0 && panel % kernel_columns == 0, "panels hold whole kernels");
 
-typedef double Vector __attribute__((vector_size(vector_bytes), aligned(8)));
-typedef float HalfVector __attribute__((vector_size(vector_bytes / 2), aligned(4)));
+typedef double Vector __attribute__((vector_size(vector_bytes), aligned(8), may_alias));
+typedef float HalfVector __attribute__((vector_size(vector_bytes / 2), aligned(4), may_alias));
 
 // gram[r][c] += sum_k a[k][r] b[k][c] for kernel_rows x kernel_columns entries, k in order.
 inline void gram_kernel(const double* a, const double* b, int64_t depth, double* gram) {

@@ -29,7 +29,7 @@ double key_scale(double low, double high) {
 
 EdgeOrder::EdgeOrder(const DistanceRows& distances, double limit) : distances_(distances) {
   end_ = std::nextafter(limit, infinity);
-  capacity_ = std::max(smallest_capacity, distances.n * distances.n / 16);
+  capacity_ = std::max(smallest_capacity, distances.n * distances.n / 8);
   sample();
 }
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 from scipy.stats import rankdata
@@ -32,6 +33,7 @@ def partial_spearman(x, y, control):
     return float(rho), at_least / len(draws) if exact else (at_least + 1) / (len(draws) + 1)
 
 
+@cache
 def _orders(count):
     if count <= _EXACT_LAYERS:
         every = itertools.chain.from_iterable(itertools.permutations(range(count)))

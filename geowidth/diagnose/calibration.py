@@ -12,12 +12,12 @@ import numpy as np
 
 from geowidth import records
 from geowidth.diagnose.association import partial_spearman
-from geowidth.diagnose.curves import Sweep, basis, fit_curves
+from geowidth.diagnose.calibration_plan import CalibrationPlan, begin
+from geowidth.diagnose.curves import fit_curves
+from geowidth.diagnose.sweep import Sweep, basis
 from geowidth.errors import UserError
 
 KIND, SCHEMA = "geowidth.calibration", 1
-SETTINGS_KIND = "geowidth.calibration_settings"
-DEFAULT_FACTORS, DEFAULT_SEEDS, DEFAULT_STEPS = (1 / 16, 1 / 4, 4.0), (0, 1, 2), 200
 
 
 @dataclass(frozen=True)
@@ -67,70 +67,6 @@ class Calibration:
         return cls(**{name: value[name] for name in cls.__dataclass_fields__} | {"widths": tuple(value["widths"])})
 
 
-@dataclass(frozen=True)
-class CalibrationPlan:
-    """What is trained: the preset's model with each layer's width times each factor, for each seed, `steps` long."""
-
-    preset: object
-    seeds: tuple = DEFAULT_SEEDS
-    factors: tuple = DEFAULT_FACTORS
-    steps: int = DEFAULT_STEPS
-    corpus: str = "stdlib"
-    tokens: int | None = None
-
-    def __post_init__(self):
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            raise UserError(f"seeds are {' '.join(map(str, self.seeds))}; allowed: different whole numbers from 0 up")
-        if len(self.factors) < 2 or not all(0 < f < np.inf for f in self.factors):
-            raise UserError(f"factors are {self.factors}; allowed: two or more different numbers above 0")
-        if self.steps < 1:
-            raise UserError(f"steps is {self.steps}; allowed: whole numbers from 1 up")
-        widths = self.varied
-        if (widths[0] == self.preset.base_width).any():
-            raise UserError(f"a factor leaves the width at {self.preset.base_width}; the base is always trained")
-        if len(set(widths[0])) != len(widths[0]):
-            raise UserError(f"two factors give the same multiple of {self.preset.run.multiple}; leave one out")
-        layers, count = self.preset.model.layers, len(self.factors)
-        Sweep(np.ones(len(self.seeds)), np.ones((layers, count, len(self.seeds))), self.ratios)
-
-    @property
-    def varied(self):
-        """The other widths of every layer, ints (layers, factors): multiples of the preset's quantum, at least one."""
-        quantum = self.preset.run.multiple
-        rows = [[max(1, round(w * f / quantum)) * quantum for f in self.factors] for w in self.preset.model.widths]
-        return np.array(rows)
-
-    @property
-    def ratios(self):
-        """varied / reference width, float64 (layers, factors)."""
-        return self.varied / np.array(self.preset.model.widths)[:, None]
-
-    def models(self):
-        """[(folder name, widths, layer or None, width or None)] of every architecture, the base first."""
-        base = self.preset.model.widths
-        found = [("base", base, None, None)]
-        for layer, row in enumerate(self.varied.tolist()):
-            for width in row:
-                widths = (*base[:layer], width, *base[layer + 1 :])
-                found.append((f"layer-{layer}/width-{width}", widths, layer, width))
-        return found
-
-    def jobs(self, folder):
-        """One TrainJob per seed and architecture, seed by seed."""
-        from geowidth.train import TrainJob
-
-        return [
-            TrainJob(folder / "runs" / name / f"seed-{seed}", widths, seed, name, self.preset, self.steps, self.corpus)
-            for seed in self.seeds
-            for name, widths, *_ in self.models()
-        ]
-
-    def to_json(self):
-        """The settings that must not change within one folder."""
-        own = {name: getattr(self, name) for name in ("seeds", "factors", "steps", "corpus", "tokens")}
-        return {**own, "preset": self.preset.name, "widths": self.preset.model.widths, "varied": self.varied}
-
-
 def calibrate(
     out, preset="nano", *, seeds=None, factors=None, steps=None, corpus="stdlib", tokens=None, work=None, processes=None
 ):
@@ -142,44 +78,32 @@ def calibrate(
     """
     from geowidth.allocate.problem import load_work
     from geowidth.models.presets import preset_named
+    from geowidth.models.transformer import whole
     from geowidth.train import train_many
 
     chosen = preset_named(preset)
     given = {"seeds": seeds, "factors": factors, "steps": steps}
     given = {name: value for name, value in given.items() if value is not None}
-    plan = CalibrationPlan(chosen, corpus=str(corpus), tokens=tokens or chosen.run.measured_tokens, **given)
+    given["tokens"] = chosen.run.measured_tokens if tokens is None else tokens
+    plan = CalibrationPlan(chosen, corpus=str(corpus), **given)
     plan = replace(plan, seeds=tuple(plan.seeds), factors=tuple(map(float, plan.factors)))
     folder, profile = Path(out), load_work(work)
     if profile is not None and len(profile.widths) != chosen.model.layers:
         raise UserError(
             f"the work profile has {len(profile.widths)} layers, preset {chosen.name} {chosen.model.layers}"
         )
+    jobs = plan.jobs(folder)
+    jobs[0].plan()  # refuses a bad corpus before anything is written
+    if processes is not None:
+        whole("processes", processes, 1)
     begin(plan, folder)
-    results = train_many(plan.jobs(folder), processes, label="calibrate")
+    results = train_many(jobs, processes, label="calibrate")
     if profile is None:
         profile = _measure(plan, folder)
     found = summarise(plan, [result["loss"] for result in results], profile)
     records.write_json(folder / "calibration.json", found.to_json())
     records.write_text(folder / "curves.csv", curves_csv(found))
     return found
-
-
-def begin(plan, folder):
-    """Make the folder, or check that it belongs to the same plan."""
-    path = folder / "settings.json"
-    records.check_writable(path)
-    wanted = records.to_jsonable(plan.to_json())
-    if not path.exists():
-        records.write_json(path, {"kind": SETTINGS_KIND, "schema": SCHEMA, "settings": wanted})
-        return
-    found = records.read_json(path, SETTINGS_KIND, SCHEMA)["settings"]
-    differ = [name for name in wanted if found.get(name) != wanted[name]]
-    if differ:
-        name = differ[0]
-        raise UserError(
-            f"{folder} holds a calibration with {name} {found.get(name)!r}, not {wanted[name]!r}; name another folder "
-            "with --out, or ask for the same settings to go on"
-        )
 
 
 def _measure(plan, folder):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 def add_arguments(parser):
     """The options of `geowidth calibrate`."""
-    from geowidth.diagnose.calibration import DEFAULT_FACTORS, DEFAULT_SEEDS, DEFAULT_STEPS
+    from geowidth.diagnose.calibration_plan import DEFAULT_FACTORS, DEFAULT_SEEDS, DEFAULT_STEPS
 
     add = parser.add_argument
     seeds = " ".join(map(str, DEFAULT_SEEDS))

@@ -13,52 +13,11 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from geowidth.errors import UserError
+from geowidth.diagnose.forms import compare_forms, lack_of_fit_test
+from geowidth.diagnose.sweep import basis, linear_fit
 
 LEAST_EXPONENT, GREATEST_EXPONENT = 1e-2, 4.0
 GRID = np.geomspace(LEAST_EXPONENT, GREATEST_EXPONENT, 241)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Losses of a calibration sweep: base (seeds,), losses (layers, widths, seeds); w / w0: ratios (layers, widths)."""
-
-    base: np.ndarray
-    losses: np.ndarray
-    ratios: np.ndarray
-
-    def __post_init__(self):
-        layers, widths, seeds = self.losses.shape
-        if self.base.shape != (seeds,) or self.ratios.shape != (layers, widths):
-            raise UserError(f"losses are {self.losses.shape}, base {self.base.shape}, ratios {self.ratios.shape}")
-        if not np.isfinite(self.losses).all() or not np.isfinite(self.base).all():
-            raise UserError("a loss is not finite; look for diverged trainings and lower the learning rate")
-        if (self.ratios <= 0).any() or (self.ratios == 1).any():
-            raise UserError("ratios of width to reference width must be above 0 and not 1, which is the base")
-        if self.freedom(2 * layers) < 1:
-            raise UserError(
-                f"{widths} widths and {seeds} seeds leave nothing to judge {2 * layers} numbers by; take more of them"
-            )
-
-    def freedom(self, parameters):
-        """Residual degrees of freedom of a model with that many parameters beside one mean per seed."""
-        return self.losses.size - parameters
-
-    def centred(self, curve):
-        """Residuals (losses, base) of curve (layers, widths) with the best mean per seed."""
-        off = self.losses - curve[:, :, None]
-        mean = (off.sum(axis=(0, 1)) + self.base) / (off[:, :, 0].size + 1)
-        return off - mean, self.base - mean
-
-    def squares(self, curve):
-        """Sum of squared residuals of a curve."""
-        off, base = self.centred(curve)
-        return float(np.square(off).sum() + np.square(base).sum())
-
-
-def basis(ratios, exponent):
-    """(w / w0)^(-a) - 1, without cancellation at small a."""
-    return np.expm1(-exponent * np.log(ratios))
 
 
 @dataclass(frozen=True)
@@ -106,12 +65,14 @@ def fit_curves(sweep, confidence=0.95):
     freedom = sweep.freedom(2 * layers)
     variance = squares / freedom
     limit = variance * stats.t.ppf(0.5 + confidence / 2, freedom) ** 2
-    residual, base = sweep.centred(curve)
-    levelled = residual + curve[:, :, None]  # each loss minus its seed's mean
-    fits = tuple(_layer_fit(sweep.ratios[i], levelled[i], exponent[i], difficulty[i], limit) for i in range(layers))
+    fits = tuple(_layer_fit(sweep, exponent, difficulty, layer, limit) for layer in range(layers))
     shared = _fit_shared(sweep, confidence)
     return CurveFit(
-        fits, *shared, float(np.sqrt(variance)), _forms(sweep, squares, shared[0]), _lack_of_fit(sweep, squares)
+        fits,
+        *shared,
+        float(np.sqrt(variance)),
+        compare_forms(sweep, squares, shared[0]),
+        lack_of_fit_test(sweep, squares),
     )
 
 
@@ -125,7 +86,7 @@ def _fit_each(sweep):
             exponent[i], difficulty[i] = _best_curve(sweep.ratios[i], sweep.losses[i] - mean)
         curve = difficulty[:, None] * basis(sweep.ratios, exponent[:, None])
         new = ((sweep.losses - curve[:, :, None]).sum(axis=(0, 1)) + sweep.base) / (curve.size + 1)
-        done = np.abs(new - mean).max() <= 1e-13 * max(1.0, np.abs(new).max())
+        done = np.abs(new - mean).max() <= 1e-10 * max(1.0, np.abs(new).max())
         mean = new
         if done:
             break
@@ -150,111 +111,105 @@ def _best_curve(ratios, levelled):
         lambda log: float(_profile(ratios, levelled, np.exp([log]))[1][0]),
         bounds=around,
         method="bounded",
-        options={"xatol": 1e-10},
+        options={"xatol": 1e-7},
     )
     exponent = float(np.exp(found.x)) if found.fun < squares[place] else float(GRID[place])
     return exponent, float(_profile(ratios, levelled, np.array([exponent]))[0][0])
 
 
-def _layer_fit(ratios, levelled, exponent, difficulty, limit):
-    grid = np.sort(np.append(GRID, exponent))
-    best, squares, weight = _profile(ratios, levelled, grid)
+def _layer_fit(sweep, exponent, difficulty, layer, limit):
+    """LayerFit of one layer, with the seeds' means and the other layers' curves fitted anew for each of its curves.
+
+    The other curves are followed to first order around their best fits.
+    """
+    target, tangents = _other_directions(sweep, exponent, difficulty, layer)
+
+    def profile(grid):
+        curves = np.zeros((*sweep.losses.shape, grid.size))
+        curves[layer] = basis(sweep.ratios[layer][:, None], grid)[:, None, :]
+        curves = np.vstack([curves.reshape(-1, grid.size), np.zeros((sweep.base.size, grid.size))])
+        curves -= tangents @ (tangents.T @ curves)
+        weight = np.square(curves).sum(axis=0)
+        best = (target @ curves) / weight
+        return best, target @ target - np.square(best) * weight, weight
+
+    grid = _grid_around(exponent[layer], lambda grid: profile(grid)[1], limit)
+    best, squares, weight = profile(grid)
     spare = limit - (squares - squares.min())
     inside = spare >= 0
     half = np.sqrt(spare[inside] / weight[inside])
     region = grid[inside], best[inside] - half, best[inside] + half
-    total = float(np.square(levelled).sum())
     return LayerFit(
-        difficulty,
+        float(difficulty[layer]),
         (float(region[1].min()), float(region[2].max())),
-        exponent,
+        float(exponent[layer]),
         (float(region[0].min()), float(region[0].max())),
-        1.0 - float(squares.min()) / total if total > 0 else 0.0,
+        _explained(sweep, exponent, difficulty, layer),
         region,
     )
 
 
-def _linear(sweep, curves):
-    """Least squares of losses on one mean per seed and one multiple per layer of `curves` (layers, widths).
+def _grid_around(exponent, squares, limit):
+    """Exponents that resolve the interval where squares(grid) is within `limit` of its least: two in three inside."""
+    first = np.sort(np.append(GRID, exponent))
+    for _ in range(3):
+        found = squares(first)
+        inside = np.flatnonzero(found - found.min() <= limit)
+        low, high = first[max(inside[0] - 1, 0)], first[min(inside[-1] + 1, len(first) - 1)]
+        first = np.sort(np.append(np.geomspace(low, high, 121), exponent))
+    return first
 
-    Returns (multiples, squared residuals, their covariance without the variance of one loss).
+
+def _other_directions(sweep, exponent, difficulty, layer):
+    """(losses, orthonormal basis) as rows of all losses and bases, the basis taken out of the losses.
+
+    It spans what may change beside one layer: the seeds' means, and the other layers' difficulties and exponents.
     """
     layers, widths, seeds = sweep.losses.shape
-    design = np.zeros((layers, widths, seeds, seeds + layers))
-    design[..., :seeds] = np.eye(seeds)
-    for i in range(layers):
-        design[i, :, :, seeds + i] = curves[i][:, None]
-    rows = np.vstack([design.reshape(-1, seeds + layers), np.eye(seeds, seeds + layers)])
-    values = np.concatenate([sweep.losses.ravel(), sweep.base])
-    inverse = np.linalg.pinv(rows)
-    solution = inverse @ values
-    return solution[seeds:], float(np.square(values - rows @ solution).sum()), (inverse @ inverse.T)[seeds:, seeds:]
+    means = np.vstack([np.tile(np.eye(seeds), (layers * widths, 1)), np.eye(seeds)])
+    columns = [*means.T]
+    curve = basis(sweep.ratios, exponent[:, None])
+    slope = -np.log(sweep.ratios) * (curve + 1.0)
+    for other in range(layers):
+        for direction in (curve, slope) if other != layer else ():
+            full = np.zeros_like(sweep.losses)
+            full[other] = direction[other][:, None]
+            columns.append(np.append(full.ravel(), np.zeros(seeds)))
+    tangents = np.linalg.qr(np.stack(columns, axis=1))[0]
+    losses = np.append(sweep.losses.ravel(), sweep.base)
+    return losses - tangents @ (tangents.T @ losses), tangents
+
+
+def _explained(sweep, exponent, difficulty, layer):
+    """The share of one layer's variation around its seeds' means that its curve explains."""
+    curve = difficulty[:, None] * basis(sweep.ratios, exponent[:, None])
+    residual = sweep.centred(curve)[0][layer]
+    total = float(np.square(residual + curve[layer][:, None]).sum())
+    return 1.0 - float(np.square(residual).sum()) / total if total > 0 else 0.0
 
 
 def _fit_shared(sweep, confidence):
     """(exponent, interval, difficulties, their intervals) with one exponent for all layers."""
     layers = sweep.losses.shape[0]
-    table = [_linear(sweep, basis(sweep.ratios, a)) for a in GRID]
-    squares = np.array([row[1] for row in table])
+    squares = np.array([linear_fit(sweep, basis(sweep.ratios, a))[1] for a in GRID])
     place = int(np.argmin(squares))
     found = minimize_scalar(
-        lambda log: _linear(sweep, basis(sweep.ratios, np.exp(log)))[1],
+        lambda log: linear_fit(sweep, basis(sweep.ratios, np.exp(log)))[1],
         bounds=(np.log(GRID[max(place - 1, 0)]), np.log(GRID[min(place + 1, len(GRID) - 1)])),
         method="bounded",
     )
     exponent = float(np.exp(found.x)) if found.fun < squares[place] else float(GRID[place])
-    difficulty, least, covariance = _linear(sweep, basis(sweep.ratios, exponent))
+    difficulty, least, covariance = linear_fit(sweep, basis(sweep.ratios, exponent))
     freedom = sweep.freedom(layers + 1)
     limit = least / freedom * stats.t.ppf(0.5 + confidence / 2, freedom) ** 2
+    grid = _grid_around(
+        exponent, lambda grid: np.array([linear_fit(sweep, basis(sweep.ratios, a))[1] for a in grid]), limit
+    )
+    table = [(a, *linear_fit(sweep, basis(sweep.ratios, a))) for a in grid]
     bounds = [(exponent, difficulty, limit, covariance)]
-    bounds += [(a, m, limit - (s - least), v) for a, (m, s, v) in zip(GRID, table, strict=True) if s - least <= limit]
+    bounds += [(a, m, limit - (s - least), v) for a, m, s, v in table if s - least <= limit]
     reach = [np.sqrt(max(spare, 0.0) * np.diag(v)) for _, _, spare, v in bounds]
     low = np.min([m - r for (_, m, _, _), r in zip(bounds, reach, strict=True)], axis=0)
     high = np.max([m + r for (_, m, _, _), r in zip(bounds, reach, strict=True)], axis=0)
     exponents = [a for a, *_ in bounds]
     return exponent, (min(exponents), max(exponents)), difficulty, np.stack([low, high], axis=1)
-
-
-def _forms(sweep, squares, shared):
-    """Squared residuals, parameters and AICc of the power law and its rivals, each beside one mean per seed."""
-    layers, widths, _ = sweep.losses.shape
-    cells = sweep.losses - sweep.base
-    rivals = {
-        "power": (squares, 2 * layers),
-        "power, one exponent": (_linear(sweep, basis(sweep.ratios, shared))[1], layers + 1),
-        "logarithm": (_linear(sweep, -np.log(sweep.ratios))[1], layers),
-        "line": (_linear(sweep, 1.0 - sweep.ratios)[1], layers),
-        "any curve": (_saturated(sweep), layers * widths),
-        "no effect": (sweep.squares(np.zeros((layers, widths))), 0),
-    }
-    count = cells.size + sweep.base.size
-    return {
-        name: _criterion(value, parameters + sweep.base.size + 1, count) for name, (value, parameters) in rivals.items()
-    }
-
-
-def _criterion(squares, parameters, count):
-    """{"squares", "parameters", "aicc"}; AICc is None where there are too few losses for it."""
-    aicc = None
-    if count > parameters + 1 and squares > 0:
-        penalty = 2 * parameters * count / (count - parameters - 1)
-        aicc = float(count * np.log(squares / count) + penalty)
-    return {"squares": squares, "parameters": parameters, "aicc": aicc}
-
-
-def _saturated(sweep):
-    """Squared residuals with a free mean for every layer and width, beside one per seed: what no curve can explain."""
-    table = np.vstack([sweep.losses.reshape(-1, sweep.base.size), sweep.base])
-    off = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
-    return float(np.square(off).sum())
-
-
-def _lack_of_fit(sweep, squares):
-    """F test of the power law against free means; None with one seed, which shows no pure error."""
-    layers, widths, seeds = sweep.losses.shape
-    extra, pure = layers * (widths - 2), (layers * widths) * (seeds - 1)
-    least = _saturated(sweep)
-    if extra < 1 or pure < 1 or least <= 0:
-        return None
-    value = max(squares - least, 0.0) / extra / (least / pure)
-    return {"f": float(value), "freedom": [extra, pure], "p": float(stats.f.sf(value, extra, pure))}

@@ -1,4 +1,4 @@
-"""Intrinsic dimension of a cloud from its distance matrix: TwoNN (two forms) and Levina and Bickel's MLE (two forms)."""
+"""Intrinsic dimension of a cloud from its distance matrix: TwoNN and Levina and Bickel's MLE, two forms of each."""
 
 from dataclasses import dataclass
 
@@ -76,8 +76,8 @@ def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True
 def merge_duplicates(distances, precision=np.float64):
     """Which points to keep so that no two of them coincide.
 
-    Two points coincide if their distance is at most a few units in the last place (of `precision`) of the largest finite
-    distance. In order of index, a point that coincides with an earlier kept one is left out.
+    Two points coincide if their distance is at most a few units in the last place (of `precision`) of the largest
+    finite distance. In order of index, a point that coincides with an earlier kept one is left out.
 
     Args:
         distances: (n, n) numpy array or tensor.
@@ -114,7 +114,7 @@ def _checked_estimators(estimators, k):
 
 
 def _nearest_distances(matrix, count):
-    """(N, count): each point's nearest distances to others, in increasing order; its zero to itself comes first and goes."""
+    """(N, count): each point's nearest distances, in increasing order; the zero to itself comes first and goes."""
     nearest = np.sort(np.partition(matrix, count, axis=1)[:, : count + 1], axis=1)[:, 1:]
     finite = np.isfinite(nearest).all(axis=1)
     if not finite.all():

@@ -1,7 +1,7 @@
 """The topological work statistic: degree-one persistence diagrams and the 2-Wasserstein distance between them.
 
-`persistence_diagram` is an own engine (csrc/cpu/persistence.h), exact in float64; `diagram_distance` an own exact solver
-(csrc/cpu/diagram_distance.h). Both release the GIL, so layers can run in threads.
+`persistence_diagram` is an own engine (csrc/cpu/persistence.h), exact in float64; `diagram_distance` an own exact
+solver (csrc/cpu/diagram_distance.h). Both release the GIL, so layers can run in threads.
 """
 
 import math
@@ -22,10 +22,10 @@ def persistence_diagram(distances, threshold=None, *, validate=True):
     Args:
         distances: (n, n) numpy array or tensor of any real dtype, read as float64: symmetric, non-negative, zero on the
             diagonal. An infinite entry is an edge that never enters.
-        threshold: edges longer than this never enter, and a bar alive there dies at infinity. By default all finite edges
-            enter.
-        validate: False skips the checks of the entries, for a matrix known to be in order. Entries out of order then give
-            a wrong diagram.
+        threshold: edges longer than this never enter, and a bar alive there dies at infinity. By default all finite
+            edges enter.
+        validate: False skips the checks of the entries, for a matrix known to be in order. Entries out of order then
+            give a wrong diagram.
 
     Returns:
         (k, 2) float64 array of bars (birth, death), birth < death, sorted; death may be infinite.
@@ -33,8 +33,8 @@ def persistence_diagram(distances, threshold=None, *, validate=True):
     Raises:
         UserError: a shape, dtype, entry or threshold is not as above; the message names the first such entry.
 
-    Source: as a statistic of FFN layers, Mudarisov, Burtsev and State, arXiv 2608.02064; for the links of edges, Koyama,
-    Memoli, Robins and Turner, arXiv 2307.16333 and 2412.07805.
+    Source: as a statistic of FFN layers, Mudarisov, Burtsev and State, arXiv 2608.02064; for the links of edges,
+    Koyama, Memoli, Robins and Turner, arXiv 2307.16333 and 2412.07805.
     """
     matrix = square_matrix(distances, "distances")
     if validate:
@@ -50,10 +50,11 @@ def diagram_distance(a, b, *, order=2, ground="sup"):
     Bars are matched to bars or to the diagonal; bars that never die only to such bars, by their births.
 
     Args:
-        a, b: (k, 2) and (m, 2) arrays of bars (birth, death), in any order; births finite, deaths finite or infinite, birth
-            <= death. Bars of length zero change nothing.
+        a, b: (k, 2) and (m, 2) arrays of bars (birth, death), in any order; births finite, deaths finite or infinite,
+            birth <= death. Bars of length zero change nothing.
         order: 2, the only order there is.
-        ground: "sup" (the distance of two bars is the larger of the differences of births and of deaths) or "euclidean".
+        ground: "sup" (the distance of two bars is the larger of the differences of births and of deaths) or
+            "euclidean".
 
     Returns:
         float, exactly 0 for diagrams equal up to order; infinite if the numbers of bars that never die differ.
@@ -76,7 +77,7 @@ def diagram_distance(a, b, *, order=2, ground="sup"):
 
 
 def square_matrix(distances, name):
-    """`distances` (numpy or torch, any real dtype) as a contiguous (n, n) float64 array; a UserError names what is not."""
+    """`distances` (numpy or torch, any real dtype) as a contiguous (n, n) float64 array; UserError if it is none."""
     array = _real_array(distances, name, "an (n, n) matrix")
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise UserError(f"{name} has shape {array.shape}; a square matrix (n, n) is needed")

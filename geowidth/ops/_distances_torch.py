@@ -11,8 +11,8 @@ ROWS = 512  # rows of the Gram matrix held at a time
 PAIRS = 4096  # raw row pairs refined at a time
 NEAR = {torch.float32: 2.0**-18, torch.float64: 2.0**-5}
 """A pair is refined when its squared distance is under this share of the squared norms' sum (its squared sine of the
-half angle under half of it). The float64 Gram matrix leaves at most d 2^-53 of that sum as error, so what is kept
-is right to d 2^-36 / 4 (float32 results; 2e-9 at d = 512) or d 2^-49 / 4 in the worst case, and far better in the
+half angle under half of it). Rounding in the float64 Gram matrix and norms is at most d 2^-53 of that sum each, so what
+is kept is right to d 2^-35 (float32 results; 1.5e-8 at d = 512) or d 2^-48 (float64) at worst, and far better in the
 mean."""
 
 

@@ -6,8 +6,6 @@ compared with their norms are computed again from the raw rows. See geowidth/geo
 sources.
 """
 
-import math
-
 import numpy as np
 import torch
 
@@ -42,9 +40,9 @@ def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, b
 
     Every entry is within 1e-6 relative (float32 results) or about 1e-13 (float64) of exact arithmetic on the rows as
     given, for near-duplicates, nearly parallel and nearly opposite rows too; with y None the diagonal is exactly 0 and
-    the matrix exactly symmetric. The native backend's result for a pair depends on nothing but the two rows and d.
-    Differentiable once; a pair at distance 0 contributes a zero gradient. A row with NaN or infinity gives NaN in its
-    row and column.
+    the matrix exactly symmetric. On one processor the native backend's result for a pair depends on nothing but the two
+    rows: not on the other rows, their order, or the threads. Differentiable once; a pair at distance 0 contributes a
+    zero gradient. A row with NaN or infinity has no finite entry in its row and column, and touches no other.
 
     Raises UserError for wrong shapes, dtypes or devices, and for a zero row in a directional geometry, by its number.
     """
@@ -173,27 +171,41 @@ def _op(
         if y is not None:
             check_directions(y, "y")
     run = next(b.run for b in OPERATION.backends if b.name == backend)
-    if x.dtype == torch.float64 and (_extreme(x) or (y is not None and _extreme(y))):
+    if x.dtype == torch.float64 and any(bool(_extreme(t).any()) for t in (x, y) if t is not None):
         return [_run_scaled(run, x, y, name, radius, threads) for name in names]
     return run(x, y, names, radius, threads)
 
 
 def _extreme(x):
-    """Whether squares of some row's entries would overflow, or vanish."""
-    if x.numel() == 0:
-        return False
-    largest = x.abs().amax(1)
-    return bool((((largest > 2.0**200) & (largest < float("inf"))) | ((largest < 2.0**-200) & (largest > 0))).any())
+    """(n, 1) mask of rows whose squares would overflow, or vanish."""
+    if x.shape[1] == 0:
+        return x.new_zeros(len(x), 1, dtype=torch.bool)
+    largest = x.abs().amax(1, keepdim=True)
+    return ((largest > 2.0**200) & (largest < float("inf"))) | ((largest < 2.0**-200) & (largest > 0))
 
 
 def _run_scaled(run, x, y, name, radius, threads):
-    """One matrix of rows brought to a common scale (raw) or each to its own (directions) by exact powers of two."""
+    """One matrix where some rows are extreme: those are scaled one by one with exact powers of two, the others are left
+    alone, so that a pair's result still depends on nothing else."""
     if GEOMETRIES[name].directional:
-        return run(unit_scale(x), None if y is None else unit_scale(y), [name], radius, threads)[0]
-    largest = max(float(t.abs().nan_to_num(0, 0, 0).amax()) for t in (x, y) if t is not None and t.numel())
-    exponent = math.frexp(largest)[1]
-    x, y = (None if t is None else times_power_of_two(t, -exponent) for t in (x, y))
-    return times_power_of_two(run(x, y, [name], radius, threads)[0], exponent)
+        x, y = (None if t is None else torch.where(_extreme(t), unit_scale(t), t) for t in (x, y))
+        return run(x, y, [name], radius, threads)[0]
+    matrix = run(x, y, [name], radius, threads)[0]
+    other = x if y is None else y
+    for i in _extreme(x)[:, 0].nonzero()[:, 0].tolist():
+        matrix[i] = _scaled_norms(x[i] - other)
+        if y is None:
+            matrix[:, i] = matrix[i]
+    if y is not None:
+        for j in _extreme(y)[:, 0].nonzero()[:, 0].tolist():
+            matrix[:, j] = _scaled_norms(x - y[j])
+    return matrix
+
+
+def _scaled_norms(x):
+    """Norms of rows whose squares may overflow or vanish."""
+    exponent = torch.frexp(x.abs().amax(1)).exponent
+    return times_power_of_two(torch.linalg.vector_norm(times_power_of_two(x, -exponent[:, None]), dim=1), exponent)
 
 
 @_op.register_fake

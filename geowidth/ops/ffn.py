@@ -7,6 +7,9 @@ Kept for backward: x, g = x gate^T and u = x up^T, nothing else (4 tokens width 
 with recompute="gate_up" x alone. The hidden activation h is formed again in backward. Without gradients neither g nor u
 is kept. h is formed in float32 or wider from g and u as rounded to the storage dtype, and rounded once, so forward,
 recomputation and every kind of checkpointing agree bit for bit.
+
+On a GPU a table by (chip, d, tokens, width) says which products are fused; `explain` shows its choice, and
+GEOWIDTH_FFN_FUSED=always or =never overrules it.
 """
 
 import torch
@@ -34,12 +37,12 @@ class LibraryImplementation:
 
     def forward(self, problem, keep):
         """See ffn_library.forward."""
-        with ffn_library.float32_products(problem.input_precision):
+        with ffn_library.float32_products(problem.x, problem.input_precision):
             return ffn_library.forward(problem, self.elementwise, keep)
 
     def backward(self, problem, grad_y, g, u, needs):
         """See ffn_library.backward."""
-        with ffn_library.float32_products(problem.input_precision):
+        with ffn_library.float32_products(problem.x, problem.input_precision):
             return ffn_library.backward(problem, grad_y, g, u, needs, self.elementwise)
 
 
@@ -51,7 +54,7 @@ class TritonImplementation:
         """See ffn_library.forward."""
         from geowidth.ops import ffn_triton
 
-        with ffn_library.float32_products(problem.input_precision):
+        with ffn_library.float32_products(problem.x, problem.input_precision):
             return ffn_triton.forward(problem, keep)
 
     @staticmethod
@@ -59,7 +62,7 @@ class TritonImplementation:
         """See ffn_library.backward."""
         from geowidth.ops import ffn_triton
 
-        with ffn_library.float32_products(problem.input_precision):
+        with ffn_library.float32_products(problem.x, problem.input_precision):
             return ffn_triton.backward(problem, grad_y, g, u, needs)
 
 
@@ -299,3 +302,26 @@ def ffn(
     inputs[0] = inputs[0].flatten(0, -2) if len(shape) > 1 else inputs[0][None]
     y, _, _ = _forward(*inputs, activation, keep, recompute is not None, backend, input_precision)
     return y.reshape(shape)
+
+
+def explain(tokens, dimension, width, *, dtype=torch.bfloat16, device="cuda", chip="sm_90"):
+    """What `ffn` does for one size, as text of a few lines.
+
+    tokens, dimension, width: the size. dtype: of all tensors. device: "cpu" or "cuda". chip: for "cuda" the table's
+    column, as "sm_90" (H100, H200); every other one is served by "other". Needs neither GPU nor Triton.
+    """
+    choose("device", device, ("cpu", "cuda"))
+    if dtype not in SCALARS:
+        raise UserError(f"dtype is {dtype}; allowed: {', '.join(map(str, SCALARS))}")
+    if device == "cuda":
+        if dtype == torch.float64:
+            return "library products around plain torch: the Triton kernels take no float64"
+        from geowidth.kernels import tiles
+
+        return tiles.explain(dimension, tokens, width, chip=chip, bits=dtype.itemsize * 8)
+    empty = torch.empty(tokens, dimension, dtype=dtype, device="meta")
+    problem = Problem(empty, None, empty, empty, None, None, None, None)
+    product = ffn_library.product_dtype(empty, "cpu")
+    rows = ffn_library.rows_per_block(problem, "cpu")
+    elementwise = "plain torch" if why_not_native() else "the native activation kernels"
+    return f"library products in {product} around {elementwise}, {rows} of {tokens} tokens at a time"

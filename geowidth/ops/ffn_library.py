@@ -105,24 +105,34 @@ def has_native_product(dtype):
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def product_dtype(x):
-    """The dtype in which the library multiplies x."""
-    if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16) and not has_native_product(x.dtype):
+def product_dtype(x, device=None):
+    """The dtype in which the library multiplies x (on device type `device`, by default its own)."""
+    on_cpu = (device or x.device.type) == "cpu"
+    if on_cpu and x.dtype in (torch.bfloat16, torch.float16) and not has_native_product(x.dtype):
         return torch.float32
     return x.dtype
 
 
 @contextmanager
-def float32_products(input_precision):
-    """float32 products at this precision whatever the process-wide switches say."""
-    if not torch.cuda.is_available():
+def float32_products(x, input_precision):
+    """The library's float32 products on a GPU at this precision, whatever the process-wide switch says."""
+    if x.device.type != "cuda" or x.dtype != torch.float32:
         yield
         return
+    with matmul_switch(input_precision == "tf32"):
+        yield
+
+
+@contextmanager
+def matmul_switch(tf32):
+    """Torch's own switch for float32 products on a GPU, on or off, and back to what it was."""
     matmul = torch.backends.cuda.matmul
-    name = "fp32_precision" if hasattr(matmul, "fp32_precision") else "allow_tf32"
-    wanted = {"fp32_precision": input_precision, "allow_tf32": input_precision != "ieee"}[name]
+    if hasattr(matmul, "fp32_precision"):  # the older name may not be touched where the newer one was set
+        name, value = "fp32_precision", "tf32" if tf32 else "ieee"
+    else:
+        name, value = "allow_tf32", tf32
     before = getattr(matmul, name)
-    setattr(matmul, name, wanted)
+    setattr(matmul, name, value)
     try:
         yield
     finally:
@@ -136,11 +146,12 @@ def linear(x, weight, bias, out):
     return torch.addmm(bias, x, weight.T, out=out)
 
 
-def rows_per_block(problem):
-    """How many tokens go through at a time: all on a GPU; on a CPU equal blocks of about the sizes above."""
-    if problem.x.device.type != "cpu":
+def rows_per_block(problem, device=None):
+    """How many tokens go through at a time: all on a GPU; on a CPU equal blocks of at most the sizes above."""
+    device = device or problem.x.device.type
+    if device != "cpu":
         return problem.tokens
-    most = CPU_ROWS_TWO_BYTES if product_dtype(problem.x).itemsize == 2 else CPU_ROWS
+    most = CPU_ROWS_TWO_BYTES if product_dtype(problem.x, device).itemsize == 2 else CPU_ROWS
     return -(-problem.tokens // max(1, -(-problem.tokens // most)))
 
 
@@ -164,13 +175,11 @@ def forward(problem, elementwise, keep):
         g_block, u_block, h_block = None if g is None else g[place], u[place], h[:size]
         project(wide, x[block], g_block, u_block, scratch)
         elementwise.forward(problem.function, g_block, u_block, h_block)
-        if dtype == x.dtype:
-            linear(h_block, wide.down.T, wide.down_bias, y[block])
-        else:
-            y[block] = linear(
-                h_block.to(dtype), wide.down.T, wide.down_bias, x.new_empty(size, x.shape[1], dtype=dtype)
-            )
-    return (y, *((g if gated else x.new_empty(0, 0)), u)) if keep else (y, x.new_empty(0, 0), x.new_empty(0, 0))
+        out = y[block] if dtype == x.dtype else torch.empty_like(y[block], dtype=dtype)
+        linear(h_block.to(dtype), wide.down.T, wide.down_bias, out)
+        if dtype != x.dtype:
+            y[block] = out
+    return y, *(t if keep and t is not None else x.new_empty(0, 0) for t in (g, u))
 
 
 def project(wide, x, g, u, scratch):

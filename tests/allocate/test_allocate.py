@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work_profiles import GEOMETRIES, STATISTICS, make_profile
 
 from geowidth import records
 from geowidth.allocate import Schedule, allocate
 from geowidth.allocate.cost import TableCost
 from geowidth.errors import UserError
-
-from .conftest import GEOMETRIES, STATISTICS, make_profile
 
 
 def test_geometry_from_work_in_memory_and_from_file(profile, work_file):

@@ -7,12 +7,16 @@ from geowidth.ops.ffn import ffn, ffn_plain, ffn_reference
 NAMES = ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias")
 
 
-def make(tokens, d, width, dtype=torch.float32, *, gated=True, bias=False, seed=0):
+# The tests of values run on a GPU too where there is one.
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def make(tokens, d, width, dtype=torch.float32, *, gated=True, bias=False, seed=0, device="cpu"):
     """{name: leaf tensor or None} of a layer whose activations have unit scale."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape, scale):
-        return (torch.randn(*shape, generator=generator) * scale).to(dtype).requires_grad_()
+        return (torch.randn(*shape, generator=generator) * scale).to(device, dtype).requires_grad_()
 
     return {
         "x": draw(tokens, d, scale=1.0),
@@ -48,7 +52,7 @@ def widened(inputs):
 
 def outputs(function, inputs, *arguments, **options):
     """[y, gradient of each present input] for a fixed random output gradient; the reference's are float64."""
-    gradient = torch.randn(inputs["x"].shape, generator=torch.Generator().manual_seed(9)).to(inputs["x"].dtype)
+    gradient = torch.randn(inputs["x"].shape, generator=torch.Generator().manual_seed(9)).to(inputs["x"])
     if function is reference:
         inputs, gradient = widened(inputs), gradient.double()
     y = function(inputs, *arguments, **options)

@@ -81,13 +81,13 @@ def test_empty(backend):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (dict(cost=np.zeros((2, 3))), r"cost has shape \(2, 3\)"),
-        (dict(cost=[[0.0, 1.0], [float("nan"), 1.0]]), r"cost\[1, 0\] is nan"),
-        (dict(cost=[[0.0, float("inf")], [0.0, 1.0]]), r"cost\[0, 1\] is inf"),
-        (dict(cost=np.eye(3), start=[0, 0, 2]), "start is not a permutation"),
-        (dict(cost=np.eye(3), start=[0, 1]), "start is not a permutation"),
-        (dict(cost=np.eye(3), column_dual=[0, 0, float("nan")]), "column_dual must hold 3 finite numbers"),
-        (dict(cost=np.eye(3), backend="cuda"), "allowed: native, torch"),
+        ({"cost": np.zeros((2, 3))}, r"cost has shape \(2, 3\)"),
+        ({"cost": [[0.0, 1.0], [float("nan"), 1.0]]}, r"cost\[1, 0\] is nan"),
+        ({"cost": [[0.0, float("inf")], [0.0, 1.0]]}, r"cost\[0, 1\] is inf"),
+        ({"cost": np.eye(3), "start": [0, 0, 2]}, "start is not a permutation"),
+        ({"cost": np.eye(3), "start": [0, 1]}, "start is not a permutation"),
+        ({"cost": np.eye(3), "column_dual": [0, 0, float("nan")]}, "column_dual must hold 3 finite numbers"),
+        ({"cost": np.eye(3), "backend": "cuda"}, "allowed: native, torch"),
     ],
 )
 def test_bad_input_is_refused(arguments, words):

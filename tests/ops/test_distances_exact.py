@@ -36,6 +36,14 @@ def test_bits_do_not_depend_on_the_matrix_around_a_pair(generator, dtype):
         assert torch.equal(pairwise_distances(x, geometry=name, backend="native"), matrix)
 
 
+def test_a_row_of_another_magnitude_changes_no_other_pair(generator):
+    x = cloud(generator, 50, 13, torch.float64)
+    alone = native_distances(x)
+    beside = native_distances(torch.cat([x, 1e220 * x[:1], 1e-180 * x[1:2]]))
+    assert all(torch.equal(beside[name][:50, :50], alone[name]) for name in GEOMETRIES)
+    assert all(beside[name].isfinite().all() for name in GEOMETRIES)
+
+
 def test_bits_do_not_depend_on_the_thread_count(generator):
     x, y = cloud(generator, 613, 31), cloud(generator, 401, 31)
     for other in (None, y):

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from ffn_cases import call, errors, make, outputs, plain, reference
+from ffn_cases import DEVICES, call, errors, make, outputs, plain, reference
 
 from geowidth.errors import UserError
 from geowidth.ops import ffn, ffn_library
@@ -25,8 +25,9 @@ def poisoned():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", GATED + UNGATED)
-def test_error_at_most_twice_that_of_plain_torch(activation, dtype, poisoned):
-    inputs = make(67, 40, 37, dtype, gated=activation in GATED, bias=True)
+@pytest.mark.parametrize("device", DEVICES)
+def test_error_at_most_twice_that_of_plain_torch(activation, dtype, device, poisoned):
+    inputs = make(67, 40, 37, dtype, gated=activation in GATED, bias=True, device=device)
     expected = outputs(reference, inputs, activation)
     ours = errors(outputs(call, inputs, activation), expected)
     theirs = errors(outputs(plain, inputs, activation), expected)
@@ -34,10 +35,11 @@ def test_error_at_most_twice_that_of_plain_torch(activation, dtype, poisoned):
     assert all(o <= 2 * t + floor for o, t in zip(ours, theirs, strict=True)), (ours, theirs)
 
 
-@pytest.mark.parametrize("backend", ("native", "torch"))
+@pytest.mark.parametrize("backend", (None, "torch"))
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("tokens,d,width", [(1, 1, 1), (3, 8, 1), (2, 8, 0), (5, 3, 2), (13, 24, 131), (4099, 8, 11)])
-def test_sizes(tokens, d, width, backend, poisoned):
-    inputs = make(tokens, d, width)
+def test_sizes(tokens, d, width, device, backend, poisoned):
+    inputs = make(tokens, d, width, device=device)
     found = outputs(call, inputs, "swiglu", backend=backend)
     assert all(torch.isfinite(f).all() for f in found)
     assert max(errors(found, outputs(reference, inputs, "swiglu"))) < 3e-6
@@ -222,3 +224,14 @@ def test_backend_by_environment(monkeypatch):
     monkeypatch.setenv("GEOWIDTH_BACKEND", "nothing")
     with pytest.raises(UserError, match="nothing"):
         call(inputs, "swiglu")
+
+
+def test_the_switch_for_float32_products_goes_back():
+    before = torch.backends.cuda.matmul.fp32_precision
+    for wanted, tf32 in (("tf32", True), ("ieee", False)):
+        with ffn_library.matmul_switch(tf32):
+            assert torch.backends.cuda.matmul.fp32_precision == wanted
+        assert torch.backends.cuda.matmul.fp32_precision == before
+    x = torch.ones(1)
+    with ffn_library.float32_products(x, "tf32"):  # nothing to switch on a CPU
+        assert torch.backends.cuda.matmul.fp32_precision == before

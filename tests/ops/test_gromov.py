@@ -238,13 +238,13 @@ def test_bad_matrices_are_refused(c1, c2, words, backend):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (dict(tolerance=-1), "tolerance is -1"),
-        (dict(tolerance=math.nan), "tolerance is nan"),
-        (dict(starts="middle"), "allowed: auto, identity, product"),
-        (dict(starts=()), "starts is empty"),
-        (dict(max_iterations=0), "max_iterations is 0"),
-        (dict(threads=0), "threads is 0"),
-        (dict(backend="cuda"), "allowed: native, torch"),
+        ({"tolerance": -1}, "tolerance is -1"),
+        ({"tolerance": math.nan}, "tolerance is nan"),
+        ({"starts": "middle"}, "allowed: auto, identity, product"),
+        ({"starts": ()}, "starts is empty"),
+        ({"max_iterations": 0}, "max_iterations is 0"),
+        ({"threads": 0}, "threads is 0"),
+        ({"backend": "cuda"}, "allowed: native, torch"),
     ],
 )
 def test_bad_settings_are_refused(arguments, words):

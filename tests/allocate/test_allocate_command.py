@@ -4,12 +4,11 @@ import subprocess
 import sys
 
 import pytest
+from test_schedules import COSINE_24
 
 from geowidth import records
 from geowidth.allocate import Schedule
 from geowidth.cli import main
-
-from .test_schedules import COSINE_24
 
 
 def call(capsys, *words):

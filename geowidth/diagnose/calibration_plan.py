@@ -1,0 +1,105 @@
+"""What a calibration trains: the preset's model with one layer's width changed at a time, for every seed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from geowidth import records
+from geowidth.diagnose.sweep import Sweep
+from geowidth.errors import UserError
+
+SETTINGS_KIND, SETTINGS_SCHEMA = "geowidth.calibration_settings", 1
+DEFAULT_FACTORS, DEFAULT_SEEDS, DEFAULT_STEPS = (1 / 16, 1 / 4, 4.0), (0, 1, 2), 150
+
+
+@dataclass(frozen=True)
+class CalibrationPlan:
+    """What is trained: the preset's model with each layer's width times each factor, for each seed, `steps` long."""
+
+    preset: object
+    seeds: tuple = DEFAULT_SEEDS
+    factors: tuple = DEFAULT_FACTORS
+    steps: int = DEFAULT_STEPS
+    corpus: str = "stdlib"
+    tokens: int = 512
+
+    def __post_init__(self):
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise UserError(f"seeds are {' '.join(map(str, self.seeds))}; allowed: different whole numbers from 0 up")
+        if len(self.factors) < 2 or not all(0 < f < np.inf for f in self.factors):
+            raise UserError(f"factors are {self.factors}; allowed: two or more different numbers above 0")
+        if self.steps < 1 or self.tokens < 4:
+            raise UserError(
+                f"steps is {self.steps} and tokens is {self.tokens}; at least 1 step and 4 tokens are needed"
+            )
+        widths = self.varied
+        if (widths[0] == self.preset.base_width).any():
+            raise UserError(f"a factor leaves the width at {self.preset.base_width}; the base is always trained")
+        if len(set(widths[0])) != len(widths[0]):
+            raise UserError(f"two factors give the same multiple of {self.preset.run.multiple}; leave one out")
+        layers, count = self.preset.model.layers, len(self.factors)
+        Sweep(np.ones(len(self.seeds)), np.ones((layers, count, len(self.seeds))), self.ratios)
+
+    @property
+    def varied(self):
+        """The other widths of every layer, ints (layers, factors): multiples of the preset's quantum, at least one."""
+        quantum = self.preset.run.multiple
+        rows = [[max(1, round(w * f / quantum)) * quantum for f in self.factors] for w in self.preset.model.widths]
+        return np.array(rows)
+
+    @property
+    def ratios(self):
+        """varied / reference width, float64 (layers, factors)."""
+        return self.varied / np.array(self.preset.model.widths)[:, None]
+
+    def models(self):
+        """[(folder name, widths, layer or None, width or None)] of every architecture, the base first."""
+        base = self.preset.model.widths
+        found = [("base", base, None, None)]
+        for layer, row in enumerate(self.varied.tolist()):
+            for width in row:
+                widths = (*base[:layer], width, *base[layer + 1 :])
+                found.append((f"layer-{layer}/width-{width}", widths, layer, width))
+        return found
+
+    def jobs(self, folder):
+        """One TrainJob per seed and architecture, seed by seed."""
+        from geowidth.train import TrainJob
+
+        return [
+            TrainJob(
+                folder / "runs" / name / f"seed-{seed}",
+                widths,
+                seed,
+                name,
+                self.preset,
+                self.steps,
+                self.corpus,
+                {"evaluations": 1},  # only the last loss counts here
+            )
+            for seed in self.seeds
+            for name, widths, *_ in self.models()
+        ]
+
+    def to_json(self):
+        """The settings that must not change within one folder."""
+        own = {name: getattr(self, name) for name in ("seeds", "factors", "steps", "corpus", "tokens")}
+        return {**own, "preset": self.preset.name, "widths": self.preset.model.widths, "varied": self.varied}
+
+
+def begin(plan, folder):
+    """Make the folder, or check that it belongs to the same plan."""
+    path = folder / "settings.json"
+    records.check_writable(path)
+    wanted = records.to_jsonable(plan.to_json())
+    if not path.exists():
+        records.write_json(path, {"kind": SETTINGS_KIND, "schema": SETTINGS_SCHEMA, "settings": wanted})
+        return
+    found = records.read_json(path, SETTINGS_KIND, SETTINGS_SCHEMA)["settings"]
+    differ = [name for name in wanted if found.get(name) != wanted[name]]
+    if differ:
+        name = differ[0]
+        raise UserError(
+            f"{folder} holds a calibration with {name} {found.get(name)!r}, not {wanted[name]!r}; name another folder "
+            "with --out, or ask for the same settings to go on"
+        )

@@ -1,0 +1,230 @@
+"""The descent of entropic Gromov-Wasserstein: mirror steps whose products are deferred.
+
+A step is T' = the coupling of the form exp(4/eps (D1 T D2 + m1 m2') + f + g'): one Sinkhorn problem, solved only as
+well as the steps still move. The products are most of the cost, so most are deferred: with D ~ low rank + shift and R
+the coupling of the last exact product,
+    D1 T D2 = low(T) + [D1 R D2 - low(R)] + what is small in T - R,
+a phase of cheap steps solves the problem with the bracket held, and the next exact product corrects it.
+"""
+
+import math
+
+import torch
+
+from geowidth.ops.low_rank import LowRankPlusShift, add_product
+
+RANK = 32  # of the cheap products
+SMALL = 192  # up to so many points exact products are as cheap
+CHEAP_STEPS = 40  # a phase at most
+PHASE_SHARE = 0.05  # a phase ends when this share of what its first step moved is left to go
+RELAXATION = 1.3, 1.7  # mirror steps go this much further while the objective falls; the second where they are slow
+SLOW = 0.7  # a step that moves more than this share of the one before
+INNER_SHARE = 0.05  # Sinkhorn's marginal error allowed, of what the last step moved
+INNER_MOST = 300
+LOOSEST = 1e-2
+FINEST = {torch.float32: 5e-7, torch.float64: 1e-12}
+NOISE = {torch.float32: 1e-7, torch.float64: 1e-14}  # of an objective, relative
+PATIENCE = 8  # exact steps that lower neither it nor what they move and miss by
+
+
+class Side:
+    """One cost matrix, centred with weights w and scaled to unit spread: C = spread * (D + m_i + m_j) + mean."""
+
+    def __init__(self, c, w):
+        d = c.to(torch.float64, copy=True)
+        means = d @ w
+        self.mean = (w @ means).item()
+        self.m = means - self.mean
+        d.sub_(self.m[:, None]).sub_(self.m + self.mean)
+        self.eccentricity = (w @ self.m.square()).item()
+        self.spread = math.sqrt(max(0.0, (w @ (d.square() @ w)).item()))
+        # Rounding leaves a trace where the costs are flat.
+        largest = c.abs().max().item()
+        if self.spread <= 1e-7 * largest * (1 if c.dtype == torch.float32 else 1e-6):
+            self.spread = 0.0
+        self.d = d
+
+
+class Problem:
+    """Both sides in the dtype of the iterations, scaled: E = constant - factor * (2 <D1 T D2, T> + 4 m1' T m2)."""
+
+    def __init__(self, one, two, a, b, eps, dtype, step, threads):
+        self.eps, self.a, self.b, self.dtype = eps, a, b, dtype
+        scale1, scale2 = one.spread or 1.0, two.spread or 1.0
+        self.factor = scale1 * scale2
+        self.constant = (
+            (one.mean - two.mean) ** 2 + 2 * (one.eccentricity + two.eccentricity) + one.spread**2 + two.spread**2
+        )
+        self.eps_rel = eps / self.factor
+        self.d1, self.d2 = one.d.div_(scale1).to(dtype), two.d.div_(scale2).to(dtype)
+        self.step = step((one.m / scale1).to(dtype), (two.m / scale2).to(dtype), a.to(dtype), b.to(dtype), threads)
+        self.low = None
+
+    def exact(self, plan, out):
+        """out = D1 plan D2; the kernel's buffer serves as scratch."""
+        torch.mm(self.d1, plan, out=self.step.kernel)
+        return torch.mm(self.step.kernel, self.d2, out=out)
+
+    def make_low(self, rank):
+        self.low = LowRankPlusShift(self.d1, rank), LowRankPlusShift(self.d2, rank)
+
+    def linear(self, plan):
+        return (self.step.r.double() @ (plan @ self.step.s).double()).item()
+
+    def energy(self, quadratic, linear):
+        return self.constant - self.factor * (2 * quadratic + 4 * linear)
+
+    def objective(self, quadratic, linear, entropy):
+        """E + eps KL, entropy = sum plan * log plan."""
+        independent = (self.a @ self.a.log()).item() + (self.b @ self.b.log()).item()
+        return self.energy(quadratic, linear) + self.eps * (entropy - independent)
+
+
+def round_onto_marginals(plan, a, b, marginals):
+    """plan (n, m) becomes a coupling of a and b nearby (Altschuler, Weed, Rigollet, NeurIPS 2017, Algorithm 2).
+
+    Rows, then columns that weigh too much are scaled down; what is missing is added as a rank-one term. In place.
+    marginals(plan) gives row and column sums in float64.
+    """
+    rows, _ = marginals(plan)
+    plan.mul_((a / rows).clamp_(max=1).to(plan.dtype)[:, None])
+    _, columns = marginals(plan)
+    plan.mul_((b / columns).clamp_(max=1).to(plan.dtype))
+    rows, columns = marginals(plan)
+    missing_rows, missing_columns = (a - rows).clamp_(min=0), (b - columns).clamp_(min=0)
+    missing = missing_rows.sum().item()
+    if missing > 0:
+        plan.addr_(missing_rows.to(plan.dtype), (missing_columns / missing).to(plan.dtype))
+    return plan
+
+
+def divergence(problem, plan, scratch):
+    """KL(plan | a b') of a coupling of a and b."""
+    logs = torch.log(plan, out=scratch).clamp_(min=-1000)  # 0 log 0 = 0
+    a, b = problem.a, problem.b
+    return problem.step.inner(plan, logs) - (a @ a.log()).item() - (b @ b.log()).item()
+
+
+class Run:
+    """One descent. Buffers: plan, reference (its share D1 R D2 - low(R)), x and y (gradients), the step's kernel."""
+
+    def __init__(self, problem, plan, tolerance, max_iterations, rank, diagonal):
+        self.diagonal = diagonal
+        self.problem, self.plan, self.tolerance, self.max_iterations = problem, plan, tolerance, max_iterations
+        self.scale = 4 / problem.eps_rel
+        self.iterations = self.exact_products = self.passes = 0
+        self.error, self.change, self.converged = 0.0, math.inf, False
+        self.moved, self.ratio, self.quadratic, self.linear, self.entropy = 1.0, 0.0, 0.0, 0.0, 0.0
+        self.noise = NOISE[plan.dtype] * (abs(problem.constant) + problem.eps)
+        self.x, self.y = torch.empty_like(plan), torch.empty_like(plan)
+        self.low = rank > 0
+        if self.low:
+            problem.make_low(rank)
+            self.held = torch.zeros_like(plan)
+
+    def descend(self):
+        """Phases until an exact step moves, or would move, no more than the tolerance."""
+        if self.low:
+            self.phase(self.match_diagonal(self.low_gradient(self.x)))
+        lowest, least, since, last = math.inf, math.inf, 0, 1.0
+        while self.iterations < self.max_iterations:
+            objective = self.exact_gradient()
+            if self.iterations == 0:
+                self.match_diagonal(self.x)
+            change = self.phase(self.x)
+            # What the next exact step will move, if exact steps go on shrinking as they did.
+            self.change = change * min(1.0, change / last) if self.low else change
+            self.converged = max(self.change, self.left(), self.error) <= self.tolerance
+            residual = max(change, self.error)
+            since = 0 if objective < lowest - self.noise or residual < 0.9 * least else since + 1
+            if self.converged or (since >= PATIENCE and not self.low):
+                break
+            if since >= PATIENCE:
+                self.low, since = False, 0  # cheap steps no longer help: exact ones from here on
+            lowest, least, last = min(lowest, objective), min(least, residual), change
+
+    def match_diagonal(self, gradient):
+        """From the identity, potentials that put each diagonal entry near its weight: nearly right for a small eps."""
+        step = self.problem.step
+        if self.diagonal:
+            entries = self.scale * (gradient.diagonal() + step.r * step.s)
+            step.f.copy_((step.a.log() - entries) / 2)
+            step.g.copy_(step.f)
+        return gradient
+
+    def exact_gradient(self):
+        """x = D1 plan D2, and what low(plan) misses of it; returns the objective at plan."""
+        self.problem.exact(self.plan, self.x)
+        self.exact_products += 1
+        if self.low:
+            add_product(self.held.zero_(), *self.problem.low, self.plan)
+            torch.sub(self.x, self.held, out=self.held)
+            self.held_inner = self.problem.step.inner(self.held, self.plan)
+        if self.iterations == 0:
+            return math.inf
+        self.quadratic = self.problem.step.inner(self.x, self.plan)
+        return self.problem.objective(self.quadratic, self.linear, self.entropy)
+
+    def low_gradient(self, out):
+        out.copy_(self.held)
+        return add_product(out, *self.problem.low, self.plan)
+
+    def phase(self, gradient):
+        """A step from `gradient`, then cheap ones, over-relaxed while the model's objective falls.
+
+        Returns what the first step moved.
+        """
+        first = self.step(gradient)
+        if not self.low or first <= self.tolerance:
+            return first
+        before, relax, previous = math.inf, True, None
+        for _ in range(min(CHEAP_STEPS, self.max_iterations - self.iterations)):
+            current = self.low_gradient(self.y if previous is self.x else self.x)
+            objective = self.model_objective(current)
+            relax = relax and objective <= before + self.noise + self.problem.eps * self.error
+            before = objective
+            mixed = current
+            if relax and previous is not None:
+                mixed = torch.lerp(previous, current, RELAXATION[self.ratio > SLOW], out=previous)
+            self.step(mixed)
+            if self.left() <= max(PHASE_SHARE * first, self.tolerance / 4):
+                break
+            previous = current
+        return first
+
+    def left(self):
+        """What is left to go, if steps go on shrinking as the last did."""
+        ratio = min(self.ratio, 0.99)
+        return self.moved * max(1.0, ratio / (1 - ratio))
+
+    def step(self, gradient):
+        tolerance = min(LOOSEST, max(FINEST[self.plan.dtype], INNER_SHARE * self.moved))
+        done = self.problem.step(gradient, self.scale, self.plan, tolerance, INNER_MOST)
+        before = self.moved
+        self.error, passes, self.moved, self.linear, self.entropy = done
+        self.ratio = self.moved / before if before > 0 else 0.0
+        self.passes += passes
+        self.iterations += 1
+        return self.moved
+
+    def model_objective(self, gradient):
+        quadratic = self.problem.step.inner(gradient, self.plan) + self.problem.step.inner(self.held, self.plan)
+        return self.problem.objective(quadratic, self.linear, self.entropy)
+
+    def result(self):
+        """(rounded plan, E, KL(plan | a b')); the plan's buffer is given away."""
+        problem = self.problem
+        plan = round_onto_marginals(self.plan, problem.a, problem.b, problem.step.marginals)
+        quadratic, linear = self.final_quadratic(plan), problem.linear(plan)
+        return plan, max(0.0, problem.energy(quadratic, linear)), divergence(problem, plan, self.x)
+
+    def final_quadratic(self, plan):
+        """<D1 T D2, T>, by the model around the last exact product unless that is not exact enough.
+
+        The model leaves out <D1 dT D2 - low(dT), dT>, of second order in dT, below the rounding of float32 products.
+        """
+        inner = self.problem.step.inner
+        if not self.low or plan.dtype == torch.float64 or not self.converged:
+            self.exact_products += 1
+            return inner(self.problem.exact(plan, self.x), plan)
+        return inner(self.low_gradient(self.x), plan) + inner(self.held, plan) - self.held_inner

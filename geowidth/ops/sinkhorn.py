@@ -1,0 +1,62 @@
+"""Entropic optimal transport between two weighted sets, by Sinkhorn's iterations with Anderson acceleration.
+
+min <M, T> + eps KL(T | a b') over couplings T of a and b (Cuturi, NeurIPS 2013). The iterations run on the kernel and
+absorb what would leave the range of numbers into the potentials; the log domain serves to enter safely.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from geowidth.errors import UserError
+from geowidth.ops.backend import native
+from geowidth.ops.entropic_kernels import NativeStep, TorchStep
+from geowidth.ops.gromov_inputs import positive, thread_count, weights
+
+LEAST_EPS = 1e-12  # of the cost's range
+
+
+@dataclass(frozen=True)
+class SinkhornResult:
+    """plan (n, m) = exp((row_potential_i + column_potential_j - cost_ij) / eps), its cost <cost, plan>, the sum of
+    absolute deviations of its column sums (rows are exact), visits of the kernel, and whether the tolerance was met."""
+
+    plan: torch.Tensor
+    cost: float
+    row_potential: torch.Tensor
+    column_potential: torch.Tensor
+    marginal_error: float
+    iterations: int
+    converged: bool
+
+
+def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000, threads=None):
+    """Entropic optimal transport for cost (n, m), torch or numpy: a SinkhornResult.
+
+    Computed in float64; the plan comes back in the cost's dtype (float32 or float64). a (n,), b (m,): positive weights,
+    default uniform. A constant added to the cost, or to a row or a column of it, changes no plan. eps must be at least
+    1e-12 of the cost's range (row and column minima taken off). Raises UserError naming the argument and bad index.
+    """
+    threads, eps = thread_count(threads), positive(eps, "eps")
+    tolerance = positive(tolerance, "tolerance")
+    cost = torch.as_tensor(cost).detach()
+    if cost.ndim != 2 or 0 in cost.shape or cost.device.type != "cpu":
+        raise UserError(f"cost has shape {tuple(cost.shape)} on {cost.device}; (n, m) on the CPU, not empty, is needed")
+    bad = torch.nonzero(~torch.isfinite(cost))
+    if len(bad):
+        i, j = bad[0].tolist()
+        raise UserError(f"cost[{i}, {j}] is {cost[i, j].item()}; all entries must be finite")
+    a, b = weights(a, cost.shape[0], "a"), weights(b, cost.shape[1], "b")
+    reduced = cost.to(torch.float64, copy=True)
+    rows = reduced.amin(1)
+    reduced -= rows[:, None]
+    columns = reduced.amin(0)
+    reduced -= columns
+    if eps < LEAST_EPS * reduced.max().item():
+        raise UserError(f"eps is {eps:g}; at least {LEAST_EPS * reduced.max().item():.3g} (1e-12 of the cost's range)")
+    step = (NativeStep if native()[0] else TorchStep)(torch.zeros_like(a), torch.zeros_like(b), a, b, threads)
+    plan = torch.zeros_like(reduced)
+    error, passes, *_ = step(reduced.neg_(), 1 / eps, plan, tolerance, max_iterations)
+    total = (cost.double() * plan).sum().item()
+    plan = plan if cost.dtype == torch.float64 else plan.float()
+    return SinkhornResult(plan, total, eps * step.f + rows, eps * step.g + columns, error, passes, error <= tolerance)
