@@ -7,6 +7,7 @@ drawn is dropped inside the hooks.
 """
 
 import inspect
+from contextlib import nullcontext
 
 import torch
 
@@ -150,8 +151,10 @@ class _Watch:
     def __enter__(self):
         self.modes = [(module, module.training) for module in self.model.modules()]
         self.handles = []
-        # Compiled code does not see hooks that were added after it was made.
-        self.stance = torch.compiler.set_stance("force_eager")
+        # Compiled code does not see hooks that were added after it was made. Asked for only where there is some, since
+        # this loads the compiler.
+        compiled = any(_is_compiled(module) for module in self.model.modules())
+        self.stance = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
         try:
             self.stance.__enter__()
             self.model.eval()
@@ -241,6 +244,10 @@ class _Watch:
                 f"after - before - added reaches {error[row]:.3g} at states of size {scale[row]:.3g}; its work cannot "
                 "be measured this way"
             )
+
+
+def _is_compiled(module):
+    return getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules
 
 
 def states_in(module, value):

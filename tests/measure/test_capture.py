@@ -253,10 +253,12 @@ def test_modes_of_every_module_are_restored_and_dropout_is_off():
 def test_compiled_models():
     """Compiled as a whole or in place, before or after: the same states as the plain model."""
     plain = capture(Toy(), TEXT[:10], None, family=TOY)
-    for place in ("wrapped", "in place"):
+    for place in ("wrapped", "in place", "a block wrapped"):
         model = Toy()
         if place == "wrapped":
             model = torch.compile(model, backend="eager")
+        elif place == "a block wrapped":
+            model.blocks[0] = torch.compile(model.blocks[0], backend="eager")
         else:
             model.blocks[0].compile(backend="eager")
         with torch.no_grad():
