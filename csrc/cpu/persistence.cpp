@@ -173,4 +173,20 @@ std::vector<double> degree_one_persistence(const DistanceRows& distances, double
   return Filtration(distances, threshold).bars();
 }
 
+bool is_distance_matrix(const DistanceRows& distances) {
+  constexpr int64_t tile = 32;  // of the matrix and its mirror image, both in cache
+  const int64_t n = distances.n;
+  for (int64_t i = 0; i < n; i += tile)
+    for (int64_t j = 0; j <= i; j += tile) {
+      bool right = true;
+      for (int64_t k = i; k < std::min(i + tile, n); ++k)
+        for (int64_t m = j; m < std::min(j + tile, n); ++m) {
+          const double length = distances.row(k)[m];
+          right &= length >= 0 && length == distances.row(m)[k] && (k != m || length == 0);
+        }
+      if (!right) return false;
+    }
+  return true;
+}
+
 }  // namespace geowidth
