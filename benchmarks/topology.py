@@ -1,10 +1,10 @@
 """Degree-one persistence diagrams and their 2-Wasserstein distance: GeoWidth against the libraries in use.
 
 Diagrams ("rips" modes) of clustered clouds that behave like residual-stream states and of isotropic ones, in spherical
-and hyperbolic geometry; with --distances, of given matrices. Peers, each at its best settings for a full distance matrix:
-redzed-tda; gudhi's ripser in single precision (its fastest) up to the enclosing radius; ripser; giotto-ph on one thread.
-Distances ("w2" modes) between the diagrams of a cloud before and after an FFN, and between synthetic ones. Peers: hera at
-1 % relative error, and POT's exact solver, both as gudhi wraps them.
+and hyperbolic geometry; with --distances, of given matrices. Peers, each at its best settings for a full matrix:
+redzed-tda; gudhi's ripser in single precision (its fastest) up to the enclosing radius; ripser; giotto-ph, one thread.
+Distances ("w2" modes) between the diagrams of a cloud before and after an FFN, and between synthetic ones. Peers: hera
+at 1 % relative error, and POT's exact solver, both as gudhi wraps them.
 
 A `ratio` row is a peer's CPU seconds over GeoWidth's in the same round. `objective` is the diagram's total persistence,
 or the distance; `error` its relative difference from GeoWidth's, which the tests hold to gudhi's and scipy's float64
@@ -46,7 +46,7 @@ def add_arguments(parser):
 def run(arguments):
     torch.set_num_threads(arguments.threads)
     rounds = min(arguments.rounds, 3) if arguments.quick else arguments.rounds
-    limit = min(arguments.limit, 3.0) if arguments.quick else arguments.limit
+    limit = min(arguments.limit, 1.0) if arguments.quick else arguments.limit
     rows = []
     if arguments.only != "w2":
         for mode, sizes in rips_problems(arguments):
@@ -68,7 +68,7 @@ def rips_problems(arguments):
         stack = stack[None] if stack.ndim == 2 else stack
         yield f"rips {path.stem}", [(m.shape[-1], lambda m=m: np.array(m, np.float64)) for m in stack]
     for cloud in arguments.clouds:
-        for d in arguments.d:
+        for d in arguments.d[: 1 if arguments.quick else None]:
             for geometry in ("spherical", "hyperbolic") if cloud == "clustered" else ("spherical",):
                 yield (
                     f"rips {cloud} d={d} {geometry}",
@@ -90,7 +90,7 @@ def w2_problems(arguments):
     sizes = [512] if arguments.quick else [512, 1024, 2048]
     for ground in ("sup", "euclidean"):
         yield f"w2 synthetic {ground}", [(n, lambda n=n, g=ground: (*synthetic_diagrams(n), g)) for n in bars]
-        for d in arguments.d:
+        for d in arguments.d[: 1 if arguments.quick else None]:
             yield (
                 f"w2 clustered d={d} {ground}",
                 [(n, lambda n=n, d=d, g=ground: (*cloud_diagrams(n, d, arguments.seed), g)) for n in sizes],

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace geowidth {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr int64_t neighbour_count = 4;
+constexpr int64_t neighbour_count = 8;
 
 double enclosing_radius(const DistanceRows& distances) {
   double radius = infinity;
@@ -71,11 +72,12 @@ Filtration::Filtration(const DistanceRows& distances, double threshold)
 // The bit sets, their rows on cache lines.
 void Filtration::make_graph() {
   const int64_t n = distances_.n, words = (n + 511) / 512 * 8;
-  storage_.resize(n * words + 4 * words + 8);
+  storage_.resize(n * words + 3 * words + 8);
   void* start = storage_.data();
   size_t space = storage_.size() * sizeof(uint64_t);
-  auto* rows = static_cast<uint64_t*>(std::align(64, (n + 4) * words * sizeof(uint64_t), start, space));
-  last_hub_.assign(n, -1);
+  auto* rows = static_cast<uint64_t*>(std::align(64, (n + 3) * words * sizeof(uint64_t), start, space));
+  last_hub_.resize(n);
+  std::iota(last_hub_.begin(), last_hub_.end(), 0);
   representatives_.resize(n);
   graph_ = {rows,  words, last_hub_.data(), nearest_.data(), neighbour_count, rows + n * words, representatives_.data()};
 }
