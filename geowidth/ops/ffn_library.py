@@ -17,7 +17,7 @@ from geowidth.ops.activation import ActivationFunction
 
 # Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
 # of two-byte numbers need more, as the library lays out the weights anew at each call.
-CPU_ROWS, CPU_ROWS_TWO_BYTES = 2048, 8192
+CPU_ROWS, CPU_ROWS_TWO_BYTES = 1024, 8192
 
 
 @dataclass(frozen=True)
