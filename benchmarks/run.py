@@ -19,6 +19,7 @@ BENCHMARKS = {
     "distances": ("benchmarks.distances", "distance matrices against torch.cdist, scipy and three torch passes"),
     "precision": ("benchmarks.precision", "error of the distances by pair separation and geometry, against float64"),
     "gromov": ("benchmarks.gromov", "Gromov-Wasserstein statistic and entropic iterations against POT and ott-jax"),
+    "ffn": ("benchmarks.ffn", "the feed-forward layer against plain torch, torch.compile and the bare products"),
     "topology": ("benchmarks.topology", "degree-one diagrams and their 2-Wasserstein distance against their peers"),
     "pipeline": ("benchmarks.pipeline", "nine signals of every layer against the same by scipy, POT and gudhi"),
     "allocate": ("benchmarks.allocate", "width allocation: time and optimality gap"),

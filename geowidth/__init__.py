@@ -6,6 +6,8 @@ budget, train the tapered model, and say by paired seeds whether it helped.
     geowidth.allocate   width schedules under an exact budget
     geowidth.models     the transformer with one FFN width per layer
     geowidth.train      corpus, training loop, paired comparison
+    geowidth.diagnose   loss-versus-width curves of trained models
+    geowidth.plan       what a task takes, before any work
     geowidth.report     one HTML page, CSV and JSON of a run folder
 
 The same steps from the command line: ``geowidth --help``.
@@ -19,7 +21,7 @@ try:
 except PackageNotFoundError:  # a source tree on sys.path, not installed
     __version__ = "0+unknown"
 
-_SUBPACKAGES = ("allocate", "geometry", "measure", "models", "ops", "report", "train")
+_SUBPACKAGES = ("allocate", "diagnose", "geometry", "measure", "models", "ops", "plan", "report", "train")
 
 
 def __getattr__(name):

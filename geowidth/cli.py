@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("geowidth.train.command", "train one transformer with the widths of a schedule"),
     "measure": ("geowidth.measure.command", "nine work signals and the intrinsic dimension of every FFN layer"),
     "allocate": ("geowidth.allocate.command", "turn a work profile or a named schedule into FFN widths"),
+    "plan": ("geowidth.plan.command", "parameters, FLOPs, memory, files and time of a task, before any work"),
     "cost": ("geowidth.allocate.cost_command", "time the FFN over widths, for budgets in milliseconds"),
     "calibrate": ("geowidth.diagnose.calibration_command", "loss-versus-width curves, held against measured work"),
     "compare": ("geowidth.train.compare", "paired statistics of trained arms"),

@@ -8,7 +8,7 @@
 namespace geowidth {
 namespace {
 
-constexpr int64_t sample_size = 4096;
+constexpr int64_t sample_size = 1024;
 constexpr int64_t smallest_capacity = 8192;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 

@@ -6,7 +6,7 @@ namespace {
 
 #include "cpu/vector_math.h"
 
-constexpr int BLOCK = 256;  // columns at a time: what a block needs stays in the first cache
+constexpr int LANES = 16;  // elements go through in whole groups of this many, so that no row ends in scalar code
 
 // Storage types: how one element is widened and rounded. Written in integer arithmetic that every instruction set
 // vectorises; rounding is to nearest, ties to even.
@@ -58,140 +58,169 @@ struct Float16 {
   }
 };
 
-// value[i] = act(x[i]) and, where asked for, slope[i] = act'(x[i]).
-template <class T, bool SLOPE>
-void evaluate(Activation activation, const T* __restrict x, T* __restrict value, T* __restrict slope, int count) {
+// act(x) and act'(x). The compiler drops whichever is not used.
+template <class T>
+struct Point {
+  T value, slope;
+};
+
+template <Activation ACTIVATION, class T>
+inline Point<T> evaluate(T x) {
   using C = Constants<T>;
-  switch (activation) {
-    case Activation::silu:
-      for (int i = 0; i < count; ++i) {
-        const Logistic<T> s = logistic(x[i]);
-        const T bounded = x[i] < 2 * C::exp_low ? 2 * C::exp_low : x[i];  // so that -inf gives 0, not -inf
-        value[i] = bounded * s.value;
-        if (SLOPE) slope[i] = s.value * (T(1) + clamp(x[i], 2 * C::exp_low, -2 * C::exp_low) * s.complement);
-      }
-      break;
-    case Activation::gelu:
-      for (int i = 0; i < count; ++i) {
-        const Normal<T> n = normal(x[i]);
-        const T bounded = x[i] < -C::normal_limit ? -C::normal_limit : x[i];
-        value[i] = bounded * n.distribution;
-        if (SLOPE) slope[i] = n.distribution + clamp(x[i], -C::normal_limit, C::normal_limit) * n.density;
-      }
-      break;
-    case Activation::gelu_tanh:
-      // x (1 + tanh z) / 2 = x logistic(2 z), 2 z = linear x + cubic x^3; saturated well before |x| = 30.
-      for (int i = 0; i < count; ++i) {
-        const T linear = T(1.59576912160573071176), cubic = linear * T(0.044715);
-        const T c = clamp(x[i], T(-30), T(30));
-        const Logistic<T> s = logistic(c * (linear + cubic * c * c));
-        const T bounded = x[i] < T(-30) ? T(-30) : x[i];
-        value[i] = bounded * s.value;
-        if (SLOPE) slope[i] = s.value * (T(1) + c * s.complement * (linear + T(3) * cubic * c * c));
-      }
-      break;
-    case Activation::relu:
-      for (int i = 0; i < count; ++i) {
-        value[i] = x[i] < T(0) ? T(0) : x[i];
-        if (SLOPE) slope[i] = x[i] > T(0) ? T(1) : x[i] < T(0) ? T(0) : x[i];  // a NaN stays one
-      }
-      break;
-    case Activation::relu2:
-      for (int i = 0; i < count; ++i) {
-        const T r = x[i] < T(0) ? T(0) : x[i];
-        value[i] = r * r;
-        if (SLOPE) slope[i] = T(2) * r;
-      }
-      break;
-  }
-}
-
-template <class Type>
-const typename Type::Storage* row_of(const Matrix& matrix, int64_t row) {
-  return static_cast<const typename Type::Storage*>(matrix.data) + row * matrix.stride;
-}
-
-template <class Type>
-void load(const Matrix& from, int64_t row, int64_t column, int count, typename Type::Value* __restrict to) {
-  const auto* __restrict source = row_of<Type>(from, row) + column;
-  for (int i = 0; i < count; ++i) to[i] = Type::widen(source[i]);
-}
-
-template <class Type>
-void store(const typename Type::Value* __restrict from, const Matrix& to, int64_t row, int64_t column, int count) {
-  auto* __restrict target = static_cast<typename Type::Storage*>(to.data) + row * to.stride + column;
-  for (int i = 0; i < count; ++i) target[i] = Type::round(from[i]);
-}
-
-template <class Type>
-void forward_block(const ActivationTask& task, int64_t row, int64_t column, int count) {
-  using T = typename Type::Value;
-  T x[BLOCK], value[BLOCK];
-  const bool gated = task.gate.data != nullptr;
-  load<Type>(gated ? task.gate : task.up, row, column, count, x);
-  evaluate<T, false>(task.activation, x, value, nullptr, count);
-  if (gated) {
-    load<Type>(task.up, row, column, count, x);
-    for (int i = 0; i < count; ++i) value[i] *= x[i];
-  }
-  store<Type>(value, task.hidden, row, column, count);
-}
-
-template <class Type>
-void backward_block(const ActivationTask& task, int64_t row, int64_t column, int count) {
-  using T = typename Type::Value;
-  T x[BLOCK], value[BLOCK], slope[BLOCK], gradient[BLOCK];
-  const bool gated = task.gate.data != nullptr;
-  load<Type>(gated ? task.gate : task.up, row, column, count, x);
-  evaluate<T, true>(task.activation, x, value, slope, count);
-  load<Type>(task.grad_hidden, row, column, count, gradient);  // before hidden is written: it may be the same memory
-  for (int i = 0; i < count; ++i) slope[i] *= gradient[i];
-  if (gated) {
-    load<Type>(task.up, row, column, count, x);
-    for (int i = 0; i < count; ++i) {
-      slope[i] *= x[i];
-      gradient[i] *= value[i];
-      value[i] *= x[i];
-    }
-    store<Type>(slope, task.grad_gate, row, column, count);
-    store<Type>(gradient, task.grad_up, row, column, count);
+  if constexpr (ACTIVATION == Activation::silu) {
+    const Logistic<T> s = logistic(x);
+    const T c = clamp(x, 2 * C::exp_low, -2 * C::exp_low);
+    const T bounded = x < 2 * C::exp_low ? 2 * C::exp_low : x;  // so that -inf gives 0, not -inf
+    return {bounded * s.value, s.value * (T(1) + c * s.complement)};
+  } else if constexpr (ACTIVATION == Activation::gelu) {
+    const Normal<T> n = normal(x);
+    const T c = clamp(x, -C::normal_limit, C::normal_limit);
+    const T bounded = x < -C::normal_limit ? -C::normal_limit : x;
+    return {bounded * n.distribution, n.distribution + c * n.density};
+  } else if constexpr (ACTIVATION == Activation::gelu_tanh) {
+    // x (1 + tanh z) / 2 = x logistic(2 z), 2 z = linear x + cubic x^3; saturated well before |x| = 30.
+    const T linear = T(1.59576912160573071176), cubic = linear * T(0.044715);
+    const T c = clamp(x, T(-30), T(30));
+    const Logistic<T> s = logistic(c * (linear + cubic * c * c));
+    const T bounded = x < T(-30) ? T(-30) : x;
+    return {bounded * s.value, s.value * (T(1) + c * s.complement * (linear + T(3) * cubic * c * c))};
+  } else if constexpr (ACTIVATION == Activation::relu) {
+    return {x < T(0) ? T(0) : x, x > T(0) ? T(1) : x < T(0) ? T(0) : x};  // the slope of a NaN is one
   } else {
-    store<Type>(slope, task.grad_up, row, column, count);
+    const T r = x < T(0) ? T(0) : x;
+    return {r * r, T(2) * r};
   }
-  if (task.hidden.data) store<Type>(value, task.hidden, row, column, count);
 }
 
-template <class Type, bool BACKWARD>
-void run_rows(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
-  for (int64_t row = row_begin; row < row_end; ++row)
-    for (int64_t column = 0; column < task.columns; column += BLOCK) {
-      const int64_t left = task.columns - column;
-      const int count = static_cast<int>(left < BLOCK ? left : BLOCK);
-      if (BACKWARD)
-        backward_block<Type>(task, row, column, count);
-      else
-        forward_block<Type>(task, row, column, count);
+// What one row of a task reads and writes. Results may lie where inputs lay: element i depends on elements i alone.
+template <class S>
+struct Row {
+  const S *gate, *up, *grad_hidden;
+  S *hidden, *grad_gate, *grad_up;
+};
+
+template <class Type, Activation ACTIVATION, bool GATED>
+struct Forward {
+  using S = typename Type::Storage;
+  using T = typename Type::Value;
+
+  static void group(const Row<S>& row, int64_t count) {
+    const S *gate = row.gate, *up = row.up;
+    S* hidden = row.hidden;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      const T u = Type::widen(up[i]);
+      hidden[i] = Type::round(GATED ? evaluate<ACTIVATION>(Type::widen(gate[i])).value * u
+                                    : evaluate<ACTIVATION>(u).value);
     }
+  }
+};
+
+template <class Type, Activation ACTIVATION, bool GATED, bool HIDDEN>
+struct AnyBackward {
+  using S = typename Type::Storage;
+  using T = typename Type::Value;
+
+  static void group(const Row<S>& row, int64_t count) {
+    const S *gate = row.gate, *up = row.up, *grad_hidden = row.grad_hidden;
+    S *hidden = row.hidden, *grad_gate = row.grad_gate, *grad_up = row.grad_up;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      const T u = Type::widen(up[i]), gradient = Type::widen(grad_hidden[i]);
+      const Point<T> act = evaluate<ACTIVATION>(GATED ? Type::widen(gate[i]) : u);
+      const T pointed = gradient * act.slope;
+      if (GATED) grad_gate[i] = Type::round(pointed * u);
+      grad_up[i] = Type::round(GATED ? gradient * act.value : pointed);
+      if (HIDDEN) hidden[i] = Type::round(GATED ? act.value * u : act.value);
+    }
+  }
+};
+
+template <class Type, Activation ACTIVATION, bool GATED>
+using Backward = AnyBackward<Type, ACTIVATION, GATED, false>;
+template <class Type, Activation ACTIVATION, bool GATED>
+using BackwardAndHidden = AnyBackward<Type, ACTIVATION, GATED, true>;
+
+template <class S>
+S* at(const Matrix& matrix, int64_t row) {
+  return matrix.data ? static_cast<S*>(matrix.data) + row * matrix.stride : nullptr;
 }
 
-template <bool BACKWARD>
+// The last elements of a row, fewer than LANES, by way of whole groups.
+template <class Kernel>
+void last_group(const Row<typename Kernel::S>& row, int64_t count) {
+  using S = typename Kernel::S;
+  S in[3][LANES] = {}, out[3][LANES];
+  const S* sources[3] = {row.gate, row.up, row.grad_hidden};
+  for (int m = 0; m < 3; ++m)
+    if (sources[m])
+      for (int64_t i = 0; i < count; ++i) in[m][i] = sources[m][i];
+  Kernel::group({in[0], in[1], in[2], out[0], out[1], out[2]}, LANES);
+  S* targets[3] = {row.hidden, row.grad_gate, row.grad_up};
+  for (int m = 0; m < 3; ++m)
+    if (targets[m])
+      for (int64_t i = 0; i < count; ++i) targets[m][i] = out[m][i];
+}
+
+template <class Kernel>
+void run_rows(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
+  using S = typename Kernel::S;
+  const int64_t whole = task.columns / LANES * LANES;
+  for (int64_t r = row_begin; r < row_end; ++r) {
+    Row<S> row{at<S>(task.gate, r),   at<S>(task.up, r),        at<S>(task.grad_hidden, r),
+               at<S>(task.hidden, r), at<S>(task.grad_gate, r), at<S>(task.grad_up, r)};
+    Kernel::group(row, whole);
+    if (whole == task.columns) continue;
+    const S** sources[] = {&row.gate, &row.up, &row.grad_hidden};
+    S** targets[] = {&row.hidden, &row.grad_gate, &row.grad_up};
+    for (const S** source : sources)
+      if (*source) *source += whole;
+    for (S** target : targets)
+      if (*target) *target += whole;
+    last_group<Kernel>(row, task.columns - whole);
+  }
+}
+
+template <template <class, Activation, bool> class Kernel, class Type, Activation ACTIVATION>
+void run_gated(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
+  if (task.gate.data)
+    run_rows<Kernel<Type, ACTIVATION, true>>(task, row_begin, row_end);
+  else
+    run_rows<Kernel<Type, ACTIVATION, false>>(task, row_begin, row_end);
+}
+
+template <template <class, Activation, bool> class Kernel, class Type>
+void run_activation(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
+  switch (task.activation) {
+    case Activation::silu: return run_gated<Kernel, Type, Activation::silu>(task, row_begin, row_end);
+    case Activation::gelu: return run_gated<Kernel, Type, Activation::gelu>(task, row_begin, row_end);
+    case Activation::gelu_tanh: return run_gated<Kernel, Type, Activation::gelu_tanh>(task, row_begin, row_end);
+    case Activation::relu: return run_gated<Kernel, Type, Activation::relu>(task, row_begin, row_end);
+    case Activation::relu2: return run_gated<Kernel, Type, Activation::relu2>(task, row_begin, row_end);
+  }
+}
+
+template <template <class, Activation, bool> class Kernel>
 void run(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
   switch (task.scalar) {
-    case Scalar::float32: return run_rows<Float32, BACKWARD>(task, row_begin, row_end);
-    case Scalar::float64: return run_rows<Float64, BACKWARD>(task, row_begin, row_end);
-    case Scalar::bfloat16: return run_rows<BFloat16, BACKWARD>(task, row_begin, row_end);
-    case Scalar::float16: return run_rows<Float16, BACKWARD>(task, row_begin, row_end);
+    case Scalar::float32: return run_activation<Kernel, Float32>(task, row_begin, row_end);
+    case Scalar::float64: return run_activation<Kernel, Float64>(task, row_begin, row_end);
+    case Scalar::bfloat16: return run_activation<Kernel, BFloat16>(task, row_begin, row_end);
+    case Scalar::float16: return run_activation<Kernel, Float16>(task, row_begin, row_end);
   }
 }
 
 }  // namespace
 
 void activation_forward(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
-  run<false>(task, row_begin, row_end);
+  run<Forward>(task, row_begin, row_end);
 }
 
 void activation_backward(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
-  run<true>(task, row_begin, row_end);
+  if (task.hidden.data)
+    run<BackwardAndHidden>(task, row_begin, row_end);
+  else
+    run<Backward>(task, row_begin, row_end);
 }
 
 }  // namespace GEOWIDTH_VARIANT

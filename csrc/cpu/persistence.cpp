@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace geowidth {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr int64_t neighbour_count = 4;
+constexpr int64_t neighbour_count = 8;
 
 double enclosing_radius(const DistanceRows& distances) {
   double radius = infinity;
@@ -71,11 +72,12 @@ Filtration::Filtration(const DistanceRows& distances, double threshold)
 // The bit sets, their rows on cache lines.
 void Filtration::make_graph() {
   const int64_t n = distances_.n, words = (n + 511) / 512 * 8;
-  storage_.resize(n * words + 4 * words + 8);
+  storage_.resize(n * words + 3 * words + 8);
   void* start = storage_.data();
   size_t space = storage_.size() * sizeof(uint64_t);
-  auto* rows = static_cast<uint64_t*>(std::align(64, (n + 4) * words * sizeof(uint64_t), start, space));
-  last_hub_.assign(n, -1);
+  auto* rows = static_cast<uint64_t*>(std::align(64, (n + 3) * words * sizeof(uint64_t), start, space));
+  last_hub_.resize(n);
+  std::iota(last_hub_.begin(), last_hub_.end(), 0);
   representatives_.resize(n);
   graph_ = {rows,  words, last_hub_.data(), nearest_.data(), neighbour_count, rows + n * words, representatives_.data()};
 }
@@ -171,6 +173,22 @@ std::vector<double> degree_one_persistence(const DistanceRows& distances, double
   if (distances.n >= maximum_vertices) throw std::invalid_argument("more than 1048575 points");
   if (distances.n < 4) return {};
   return Filtration(distances, threshold).bars();
+}
+
+bool is_distance_matrix(const DistanceRows& distances) {
+  constexpr int64_t tile = 32;  // of the matrix and its mirror image, both in cache
+  const int64_t n = distances.n;
+  for (int64_t i = 0; i < n; i += tile)
+    for (int64_t j = 0; j <= i; j += tile) {
+      bool right = true;
+      for (int64_t k = i; k < std::min(i + tile, n); ++k)
+        for (int64_t m = j; m < std::min(j + tile, n); ++m) {
+          const double length = distances.row(k)[m];
+          right &= length >= 0 && length == distances.row(m)[k] && (k != m || length == 0);
+        }
+      if (!right) return false;
+    }
+  return true;
 }
 
 }  // namespace geowidth

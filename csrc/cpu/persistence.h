@@ -22,4 +22,7 @@ namespace geowidth {
 // entries non-negative and none NaN. Memory: about 1.2 n^2 bytes besides the vectors of step 3.
 std::vector<double> degree_one_persistence(const DistanceRows& distances, double threshold);
 
+// Whether a matrix is what degree_one_persistence asks for.
+bool is_distance_matrix(const DistanceRows& distances);
+
 }  // namespace geowidth

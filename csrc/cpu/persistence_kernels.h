@@ -34,10 +34,10 @@ struct DistanceRows {
 struct LinkGraph {
   uint64_t* rows;
   int64_t words;
-  int32_t* last_hub;         // per vertex: the hub that settled its last edge, or -1
+  int32_t* last_hub;         // per vertex: the hub that settled its last edge, or itself
   const int32_t* neighbours; // per vertex: its nearest others, nearest first, `neighbour_count` of them
   int64_t neighbour_count;
-  uint64_t* scratch;         // 4 * words: the link, what is left of it, two frontiers
+  uint64_t* scratch;         // 3 * words: what is left of a link, two frontiers
   int32_t* representatives;  // n: one vertex of each component of a link
 
   uint64_t* row(int64_t vertex) const { return rows + vertex * words; }
@@ -55,7 +55,7 @@ struct LinkEvent {
 // The largest of n entries (0 if there are none).
 GEOWIDTH_DECLARE(double row_maximum(const double* row, int64_t n))
 
-// Writes the `count` nearest vertices to `self`, nearest first, and -1 where there are fewer.
+// Writes the `count` nearest vertices to `self`, nearest first, and `self` where there are fewer.
 GEOWIDTH_DECLARE(void nearest_vertices(const double* row, int64_t n, int64_t self, int64_t count, int32_t* out))
 
 // Writes every v > u with d(u,v) <= limit and for which none of u's neighbours w is closer to both u and v than they are

@@ -22,6 +22,17 @@ inline unsigned less_equal(Lanes a, Lanes b) { return _mm512_cmp_pd_mask(a.value
 inline Lanes larger(Lanes a, Lanes b) { return {_mm512_max_pd(a.value, b.value)}; }
 inline Lanes smaller(Lanes a, Lanes b) { return {_mm512_min_pd(a.value, b.value)}; }
 inline void store(double* p, Lanes a) { _mm512_storeu_pd(p, a.value); }
+
+// Eight words of a bit set.
+struct Block {
+  __m512i value;
+};
+inline Block load(const uint64_t* p) { return {_mm512_load_si512(p)}; }
+inline void store(uint64_t* p, Block a) { _mm512_store_si512(p, a.value); }
+inline Block both(Block a, Block b) { return {_mm512_and_si512(a.value, b.value)}; }
+inline Block either(Block a, Block b) { return {_mm512_or_si512(a.value, b.value)}; }
+inline Block without(Block a, Block b) { return {_mm512_andnot_si512(b.value, a.value)}; }
+inline bool any(Block a) { return _mm512_test_epi64_mask(a.value, a.value) != 0; }
 #elif defined(__AVX2__)
 struct Lanes {
   __m256d low, high;
@@ -41,6 +52,27 @@ inline Lanes smaller(Lanes a, Lanes b) { return {_mm256_min_pd(a.low, b.low), _m
 inline void store(double* p, Lanes a) {
   _mm256_storeu_pd(p, a.low);
   _mm256_storeu_pd(p + 4, a.high);
+}
+
+struct Block {
+  __m256i low, high;
+};
+inline Block load(const uint64_t* p) {
+  return {_mm256_load_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(p + 4))};
+}
+inline void store(uint64_t* p, Block a) {
+  _mm256_store_si256(reinterpret_cast<__m256i*>(p), a.low);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(p + 4), a.high);
+}
+inline Block both(Block a, Block b) { return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)}; }
+inline Block either(Block a, Block b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
+inline Block without(Block a, Block b) {
+  return {_mm256_andnot_si256(b.low, a.low), _mm256_andnot_si256(b.high, a.high)};
+}
+inline bool any(Block a) {
+  const __m256i union_of = _mm256_or_si256(a.low, a.high);
+  return !_mm256_testz_si256(union_of, union_of);
 }
 #else
 struct Lanes {
@@ -77,6 +109,35 @@ inline Lanes smaller(Lanes a, const Lanes& b) {
 inline void store(double* p, const Lanes& a) {
   for (int k = 0; k < 8; ++k) p[k] = a.value[k];
 }
+
+struct Block {
+  uint64_t word[8];
+};
+inline Block load(const uint64_t* p) {
+  Block a;
+  for (int k = 0; k < 8; ++k) a.word[k] = p[k];
+  return a;
+}
+inline void store(uint64_t* p, const Block& a) {
+  for (int k = 0; k < 8; ++k) p[k] = a.word[k];
+}
+inline Block both(Block a, const Block& b) {
+  for (int k = 0; k < 8; ++k) a.word[k] &= b.word[k];
+  return a;
+}
+inline Block either(Block a, const Block& b) {
+  for (int k = 0; k < 8; ++k) a.word[k] |= b.word[k];
+  return a;
+}
+inline Block without(Block a, const Block& b) {
+  for (int k = 0; k < 8; ++k) a.word[k] &= ~b.word[k];
+  return a;
+}
+inline bool any(const Block& a) {
+  uint64_t union_of = 0;
+  for (int k = 0; k < 8; ++k) union_of |= a.word[k];
+  return union_of != 0;
+}
 #endif
 
 // The same from p, of which only `count` entries exist: the lanes beyond hold infinity.
@@ -89,7 +150,7 @@ inline Lanes load(const double* p, int64_t count) {
 
 inline int lowest_bit(unsigned mask) { return __builtin_ctz(mask); }
 
-inline bool has_bit(const uint64_t* bits, int64_t k) { return bits[k >> 6] >> (k & 63) & 1; }
+inline unsigned has_bit(const uint64_t* bits, int64_t k) { return bits[k >> 6] >> (k & 63) & 1; }
 inline void set_bit(uint64_t* bits, int64_t k) { bits[k >> 6] |= uint64_t{1} << (k & 63); }
 inline void clear_bit(uint64_t* bits, int64_t k) { bits[k >> 6] &= ~(uint64_t{1} << (k & 63)); }
 
@@ -119,14 +180,13 @@ void nearest_vertices(const double* row, int64_t n, int64_t self, int64_t count,
       if (held == count) bound = row[out[count - 1]];
     }
   }
-  for (; held < count; ++held) out[held] = -1;
+  for (; held < count; ++held) out[held] = int32_t(self);
 }
 
 int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* neighbours, int64_t count, double limit,
                     int32_t* out) {
   const double* row = distances.row(u);
   const int64_t n = distances.n;
-  while (count > 0 && neighbours[count - 1] < 0) --count;
   int64_t found = 0;
   for (int64_t begin = u + 1; begin < n; begin += 8) {
     const int64_t left = n - begin;
@@ -227,20 +287,15 @@ namespace {
 
 // Whether every vertex of the link of {u, v} is `hub` or adjacent to it: then the link is connected.
 inline bool dominates(const uint64_t* u, const uint64_t* v, const uint64_t* hub, int64_t words) {
-  for (int64_t k = 0; k < words; k += 8) {
-    uint64_t left = 0;
-    for (int j = 0; j < 8; ++j) left |= u[k + j] & v[k + j] & ~hub[k + j];
-    if (left) return false;
-  }
+  for (int64_t k = 0; k < words; k += 8)
+    if (any(without(both(load(u + k), load(v + k)), load(hub + k)))) return false;
   return true;
 }
 
 // A vertex in both sets, or -1.
 inline int64_t common_bit(const uint64_t* a, const uint64_t* b, int64_t words) {
   for (int64_t k = 0; k < words; k += 8) {
-    uint64_t common = 0;
-    for (int j = 0; j < 8; ++j) common |= a[k + j] & b[k + j];
-    if (!common) continue;
+    if (!any(both(load(a + k), load(b + k)))) continue;
     int64_t j = k;
     while (!(a[j] & b[j])) ++j;
     return 64 * j + __builtin_ctzll(a[j] & b[j]);
@@ -262,14 +317,14 @@ inline int64_t count_bits(const uint64_t* bits, int64_t words) {
 
 // Moves the neighbours of a vertex from `left` to `reached`; returns whether any are left.
 inline bool move_neighbours(const uint64_t* row, uint64_t* left, uint64_t* reached, int64_t words) {
-  uint64_t rest = 0;
-  for (int64_t k = 0; k < words; ++k) {
-    const uint64_t found = left[k] & row[k];
-    reached[k] |= found;
-    left[k] ^= found;
-    rest |= left[k];
+  bool any_left = false;
+  for (int64_t k = 0; k < words; k += 8) {
+    const Block before = load(left + k), neighbours = load(row + k), rest = without(before, neighbours);
+    store(reached + k, either(load(reached + k), both(before, neighbours)));
+    store(left + k, rest);
+    any_left |= any(rest);
   }
-  return rest != 0;
+  return any_left;
 }
 
 // Removes from `left` the component of `seed` (itself already removed), level by level, each level searched from the
@@ -305,7 +360,7 @@ bool remove_component(const LinkGraph& graph, int64_t seed, uint64_t* left, uint
 // unless that is -1.
 int64_t split_link(const LinkGraph& graph, const uint64_t* u, const uint64_t* v, int64_t start) {
   uint64_t* left = graph.scratch;
-  for (int64_t k = 0; k < graph.words; ++k) left[k] = u[k] & v[k];
+  for (int64_t k = 0; k < graph.words; k += 8) store(left + k, both(load(u + k), load(v + k)));
   int64_t seed = start >= 0 ? start : first_bit(left, graph.words), components = 0;
   while (seed >= 0) {
     clear_bit(left, seed);
@@ -322,26 +377,23 @@ bool quickly_connected(const LinkGraph& graph, const uint64_t* u, const uint64_t
   const int64_t words = graph.words;
   uint64_t *left = graph.scratch, *reached = left + words;
   const uint64_t* hub = graph.row(start);
-  for (int64_t k = 0; k < words; ++k) {
-    const uint64_t link = u[k] & v[k];
-    reached[k] = link & hub[k];
-    left[k] = link & ~hub[k];
+  for (int64_t k = 0; k < words; k += 8) {
+    const Block link = both(load(u + k), load(v + k)), neighbours = load(hub + k);
+    store(reached + k, both(link, neighbours));
+    store(left + k, without(link, neighbours));
   }
-  for (int64_t k = 0; k < words;) {
-    if (!left[k]) {
-      ++k;
-      continue;
+  for (int64_t k = 0; k < words; k += 8)
+    while (any(load(left + k))) {
+      const uint64_t* vertex = graph.row(64 * k + first_bit(left + k, 8));
+      const int64_t bridge = common_bit(reached, vertex, words);
+      if (bridge < 0) return false;
+      const uint64_t* other = graph.row(bridge);
+      for (int64_t j = k; j < words; j += 8) {
+        const Block before = load(left + j), near = either(load(vertex + j), load(other + j));
+        store(reached + j, either(load(reached + j), both(before, near)));
+        store(left + j, without(before, near));
+      }
     }
-    const uint64_t* vertex = graph.row(64 * k + __builtin_ctzll(left[k]));
-    const int64_t bridge = common_bit(reached, vertex, words);
-    if (bridge < 0) return false;
-    const uint64_t* other = graph.row(bridge);
-    for (int64_t j = k & ~int64_t{7}; j < words; ++j) {
-      const uint64_t found = left[j] & (vertex[j] | other[j]);
-      reached[j] |= found;
-      left[j] ^= found;
-    }
-  }
   return true;
 }
 
@@ -352,11 +404,13 @@ inline int64_t find_hub(const LinkGraph& graph, int64_t u, int64_t v, int64_t& s
   const int64_t stride = graph.neighbour_count;
   const int32_t candidates[4] = {graph.last_hub[u], graph.last_hub[v], graph.neighbours[u * stride],
                                  graph.neighbours[v * stride]};
-  start = -1;
-  for (const int64_t w : candidates) {
-    if (w < 0 || !has_bit(row_u, w) || !has_bit(row_v, w)) continue;
+  unsigned inside = 0;  // all four looked up without a branch
+  for (int k = 0; k < 4; ++k)
+    inside |= unsigned(has_bit(row_u, candidates[k]) & has_bit(row_v, candidates[k])) << k;
+  start = inside ? candidates[lowest_bit(inside)] : -1;
+  for (; inside; inside &= inside - 1) {
+    const int64_t w = candidates[lowest_bit(inside)];
     if (dominates(row_u, row_v, graph.row(w), graph.words)) return w;
-    if (start < 0) start = w;
   }
   return -1;
 }

@@ -22,7 +22,7 @@ bool tied_witness(const double* p, const double* q, int64_t n, int64_t u, int64_
 
 bool link_is_empty(const DistanceRows& distances, int64_t u, int64_t v, const int32_t* neighbours, int64_t count) {
   const double *p = distances.row(u), *q = distances.row(v), length = p[v];
-  for (int64_t k = 0; k < count && neighbours[k] >= 0; ++k)
+  for (int64_t k = 0; k < count; ++k)
     if (p[neighbours[k]] < length && q[neighbours[k]] < length) return false;
   if (GEOWIDTH_DISPATCH(any_below, p, q, distances.n, length)) return false;
   // u and v themselves are within `length` of both.

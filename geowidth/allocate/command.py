@@ -10,6 +10,7 @@ Writes:  --out schedule.json and --plot FILE.svg or FILE.png, where asked for.
     geowidth allocate --list
 """
 
+import inspect
 import sys
 
 from geowidth import records
@@ -147,7 +148,8 @@ def _amount(arguments):
 
 
 def _print_list():
+    required = inspect.Parameter.empty
     for name in schedule_names():
         rule = find_rule(name)
-        options = ", ".join(f"{key}={value}" for key, value in rule.options.items())
+        options = ", ".join(key if value is required else f"{key}={value}" for key, value in rule.options.items())
         print(f"{name:12} {rule.summary}" + (f" [{options}]" if options else ""))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from geowidth.allocate.knapsack import choose_within, relax
-from geowidth.allocate.rounding import Rounding, Tied, bounds_in_steps, paying, round_widths, tied_bounds
+from geowidth.allocate.rounding import Closest, Rounding, Tied, bounds_in_steps, paying, round_widths, tied_bounds
 
 _WORK = 2**22  # layers * candidates^2 of one dynamic program: about 20 ms
 _PRICES = 40
@@ -25,18 +25,42 @@ def round_distinct(objective, cost, budget, floor, cap, step, limit, tied=None, 
     if len(np.unique(free.widths)) <= limit:
         return free
     paid = paying(objective, cost, step)
-    items = _linear_items(Tied(paid, np.arange(len(floor)) if tied is None else tied), cost, budget, floor, cap, step)
-    # A bound over some candidates bounds nothing; but no limited widths are better than the best unlimited ones.
-    lower = None if items.complete else round_widths(paid, cost, budget, floor, cap, step, tied, near).lower
+    tied_objective = Tied(paid, np.arange(len(floor)) if tied is None else tied)
+    items = _linear_items(tied_objective, cost, budget, floor, cap, step, free.widths)
+    # No limited widths are better than the best unlimited ones: a bound where the dual gives none.
+    lower = round_widths(paid, cost, budget, floor, cap, step, tied, near).lower
+    if isinstance(paid, Closest) and cost.equal:
+        # Nor than the best limited real ones, less all that spending the budget can be rewarded with.
+        over = (budget - cost.total(0)) / cost.per_width[0] - paid.target.sum()
+        lower = max(lower, least_squares_with(paid.target, limit) - float(np.max(paid.reward)) * over)
     return limit_widths(items, limit, lower)
 
 
-def limit_widths(items, limit, lower=None):
-    """The Rounding with at most `limit` widths; lower: a known bound, or None to take that of the dual."""
+def least_squares_with(target, limit):
+    """The least sum of squared distances of `target` (layers,) to at most `limit` real values: exact one-dimensional
+    means.
+
+    The layers of one value are neighbours in sorted order, so a dynamic program over cuts finds the best groups.
+    """
+    ordered = np.sort(target - target.mean())
+    total, squares = (np.concatenate([[0.0], np.cumsum(v)]) for v in (ordered, ordered**2))
+    count = len(ordered)
+    ends = np.arange(count + 1)
+    size = np.maximum(ends[None, :] - ends[:, None], 1)
+    group = squares[None, :] - squares[:, None] - (total[None, :] - total[:, None]) ** 2 / size
+    group[ends[:, None] > ends[None, :]] = np.inf
+    best = group[0]
+    for _ in range(min(limit, count) - 1):
+        best = (best[:, None] + group).min(axis=0)
+    return max(0.0, float(best[-1]))
+
+
+def limit_widths(items, limit, lower):
+    """The Rounding with at most `limit` widths; lower: what no widths at all are below."""
     sets, bound = _dual(items, limit)
     chosen, pool = _improve(items, sets)
     value = float(items.objective.value(pool[chosen.picks].astype(np.float64)).sum())
-    bound = bound if lower is None else lower
+    bound = max(bound, lower)
     widths = pool[chosen.picks][items.objective.labels]
     return Rounding(widths, value, min(bound, value), bool(value <= bound + 1e-12 * abs(value)))
 
@@ -45,8 +69,8 @@ def limit_widths(items, limit, lower=None):
 class Items:
     """Layers (or sets of tied ones): what widths cost them, their bounds, the room in the budget, candidate widths.
 
-    spend(widths) -> float64 (items, widths). complete: whether the dual over the candidates bounds all answers, which
-    needs every width that can matter among them and costs linear in width.
+    spend(widths) -> float64 (items, widths). linear: whether costs are linear in width, which the dual's bound needs.
+    ends: the least and greatest width that could be taken at all.
     """
 
     objective: Tied
@@ -56,7 +80,8 @@ class Items:
     room: float
     step: int
     grid: np.ndarray
-    complete: bool
+    linear: bool
+    ends: tuple
 
     def tables(self, widths):
         """(costs, values), float64 (items, widths); values of widths out of bounds are inf."""
@@ -65,6 +90,17 @@ class Items:
         values[(widths < self.floor[:, None]) | (widths > self.cap[:, None])] = np.inf
         return self.spend(widths), values
 
+    def bounding(self, ideal):
+        """Whether no better set of widths lies outside the candidates, given each item's best one by index.
+
+        All chosen widths lie between the least and the greatest of the items' own best widths, by convexity; so it is
+        enough that the candidates have no holes and those two are not where the candidates end too early.
+        """
+        whole = bool((np.diff(self.grid) == self.step).all())
+        low = ideal.min() > 0 or self.grid[0] <= self.ends[0]
+        high = ideal.max() < len(self.grid) - 1 or self.grid[-1] >= self.ends[1]
+        return self.linear and whole and bool(low and high)
+
 
 def thin_grid(first, last, step, size):
     """Multiples of `step` from first to last steps, as many as a dynamic program over `size` items can take in."""
@@ -72,16 +108,19 @@ def thin_grid(first, last, step, size):
     return np.union1d(np.arange(first, last + 1, stride), [first, last]) * step
 
 
-def _linear_items(objective, cost, budget, floor, cap, step):
+def _linear_items(objective, cost, budget, floor, cap, step, near):
     low, high = tied_bounds(objective, *bounds_in_steps(floor, cap, step))
     price = np.bincount(objective.labels, cost.per_width, objective.size)
     room = float(budget - cost.fixed.sum())
     # No width can cost more than what is left when all others are at their floors.
     reach = np.minimum(high, low + np.floor((room / step - price @ low) / price).astype(np.int64))
     first, last = int(low.min()), int(reach.max())
-    grid = thin_grid(first, last, step, objective.size)
+    # Widths near those without a limit, with a margin, as far as there is room for candidates.
+    around = int(near.min()) // step, int(near.max()) // step
+    margin = max(4, (int(np.sqrt(_WORK / objective.size)) - (around[1] - around[0])) // 2 - 1)
+    grid = thin_grid(max(first, around[0] - margin), min(last, around[1] + margin), step, objective.size)
     bounds = low * float(step), high * float(step)
-    return Items(objective, lambda w: price[:, None] * w, *bounds, room, step, grid, len(grid) == last + 1 - first)
+    return Items(objective, lambda w: price[:, None] * w, *bounds, room, step, grid, True, (first * step, last * step))
 
 
 def _dual(items, limit):
@@ -94,7 +133,8 @@ def _dual(items, limit):
     for _ in range(_PRICES):
         total, chosen = best_set(values + price * costs, limit)
         if np.isfinite(total):
-            bound = max(bound, total - price * items.room)
+            if items.bounding(np.argmin(values + price * costs, axis=1)):
+                bound = max(bound, total - price * items.room)
             sets.add(tuple(items.grid[chosen].tolist()))
         spent = _spent(costs, values, price, chosen)
         low, high = (price, high) if spent > items.room else (low, price)

@@ -58,7 +58,8 @@ def _items(objective, tied, cost, room, low, high, step):
         return members[:, None] * cost.of(inside)[None, :]
 
     grid = thin_grid(int(bottom.min()), int(top.max()), step, objective.size)
-    return Items(objective, spend, bottom * float(step), top * float(step), room, step, grid, False)
+    ends = int(bottom.min()) * step, int(top.max()) * step
+    return Items(objective, spend, bottom * float(step), top * float(step), room, step, grid, False, ends)
 
 
 def _minimise(items, limit):

@@ -24,10 +24,10 @@ KIND, SCHEMA = "geowidth.calibration", 1
 class Calibration:
     """Fitted loss-versus-width curves, as calibration.json holds them.
 
-    widths: reference width of every layer. layers: for each {"difficulty", "exponent", "coefficient", their intervals,
-    "explained"}. shared: the fit with one exponent. signals: Spearman of each of the nine signals with the
-    difficulties, depth controlled. curves: one row a trained model. forms, lack_of_fit: how well w^(-a) does beside
-    other forms.
+    widths: reference width of every layer. layers: for each {"slope", "difficulty", "exponent", "coefficient", their
+    intervals, "determined" (whether the exponent is bounded), "explained"}. shared: the fit with one exponent. signals:
+    Spearman of each of the nine signals with the fits, depth controlled. curves: one row a trained model. forms,
+    lack_of_fit: how well w^(-a) does beside other forms.
     """
 
     preset: str
@@ -133,7 +133,7 @@ def summarise(plan, losses, profile):
     }
     targets = {
         "difficulty": fit.shared_difficulty,
-        "difficulty_own_exponent": [row["difficulty"] for row in rows],
+        "slope": [row["slope"] for row in rows],
         "coefficient": [row["coefficient"] for row in rows],
     }
     signals = signal_table(profile, targets)
@@ -155,7 +155,11 @@ def summarise(plan, losses, profile):
 
 def _layer_row(fit, width):
     coefficient, interval = fit.coefficient(width)
+    slope, slope_interval = fit.slope
     return {
+        "slope": slope,
+        "slope_interval": slope_interval,
+        "determined": fit.determined,
         "difficulty": fit.difficulty,
         "difficulty_interval": fit.difficulty_interval,
         "exponent": fit.exponent,
@@ -215,6 +219,9 @@ def sentence(fit, signals):
         words.append(f"another form would fit better (lack of fit p = {fit.lack_of_fit['p']:.2g}).")
     else:
         words.append(f"no lack of fit is seen (p = {fit.lack_of_fit['p']:.2g}).")
+    loose = sum(not layer.determined for layer in fit.layers)
+    if loose:
+        words.append(f"The exponents of {loose} of {len(fit.layers)} layers are not determined by these data.")
     rows = [(g, s, row["difficulty"]) for g, table in signals.items() for s, row in table.items()]
     rows = [row for row in rows if row[2]["rho"] is not None]
     if not rows:

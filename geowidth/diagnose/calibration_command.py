@@ -6,8 +6,8 @@ Writes  --out: settings.json, runs/ (one training folder a model), work.json, ca
         layer with 95 % intervals, how well w^(-a) fits, Spearman of every signal with the fitted difficulties with
         depth controlled), curves.csv, curves.svg
 
-Stop it at any time: finished trainings are kept and the same command goes on. The default is 75 short trainings of the
-nano model, under 30 minutes on two quiet cores.
+Stop it at any time: finished trainings are kept and the same command goes on. The default is 100 trainings of the
+nano model, about 20 minutes on two quiet cores.
 
     geowidth calibrate --preset nano --out runs/calibration
     geowidth allocate --schedule calibrated --calibration runs/calibration/calibration.json --layers 8 --base 256
@@ -18,7 +18,7 @@ from pathlib import Path
 
 def add_arguments(parser):
     """The options of `geowidth calibrate`."""
-    from geowidth.diagnose.calibration_plan import DEFAULT_FACTORS, DEFAULT_SEEDS, DEFAULT_STEPS
+    from geowidth.diagnose.calibration_plan import DEFAULT_FACTORS, DEFAULT_SEEDS
 
     add = parser.add_argument
     seeds = " ".join(map(str, DEFAULT_SEEDS))
@@ -27,7 +27,7 @@ def add_arguments(parser):
     add("--out", metavar="DIR", help="folder of the calibration (default: runs/calibration-PRESET)")
     add("--factors", nargs="+", type=float, metavar="F", help=f"times the layer's width (default: {shown})")
     add("--seeds", nargs="+", type=int, metavar="S", help=f"paired seeds (default: {seeds})")
-    add("--steps", type=int, help=f"steps of every training (default: {DEFAULT_STEPS})")
+    add("--steps", type=int, help="steps of every training (default: the preset's)")
     add("--corpus", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
     add("--work", metavar="FILE", help="work.json of the base model (default: measure it)")
     add("--tokens", type=int, help="tokens in the measured cloud (default: the preset's)")
@@ -50,9 +50,9 @@ def run(arguments):
 
 def table(calibration):
     """Layers with their fits, then signals with their correlations."""
-    lines = ["layer  difficulty e [95 %]           exponent a [95 %]      coefficient c  explained"]
+    lines = ["layer  slope e a [95 %]              exponent a [95 %]      coefficient c  explained"]
     for layer, row in enumerate(calibration.layers):
-        e, a = _with_interval(row, "difficulty"), _with_interval(row, "exponent")
+        e, a = _with_interval(row, "slope"), _with_interval(row, "exponent")
         c, share = f"{row['coefficient']:.4g}", f"{100 * row['explained']:.0f}%"
         lines.append(f"{layer:5}  {e:30} {a:22} {c:>13}  {share:>9}")
     lines.append("signal                 Spearman with e, depth controlled (p)")

@@ -9,21 +9,26 @@ from geowidth.diagnose.sweep import Sweep
 from geowidth.errors import UserError
 
 SETTINGS_KIND, SETTINGS_SCHEMA = "geowidth.calibration_settings", 1
-DEFAULT_FACTORS, DEFAULT_SEEDS, DEFAULT_STEPS = (1 / 16, 1 / 4, 4.0), (0, 1, 2), 150
+DEFAULT_FACTORS, DEFAULT_SEEDS = (1 / 16, 1 / 4, 4.0), (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """What is trained: the preset's model with each layer's width times each factor, for each seed, `steps` long."""
+    """What is trained: the preset's model with each layer's width times each factor, for every seed.
+
+    steps: length of every training; None for the preset's.
+    """
 
     preset: object
     seeds: tuple = DEFAULT_SEEDS
     factors: tuple = DEFAULT_FACTORS
-    steps: int = DEFAULT_STEPS
+    steps: int | None = None
     corpus: str = "stdlib"
     tokens: int = 512
 
     def __post_init__(self):
+        if self.steps is None:
+            object.__setattr__(self, "steps", self.preset.training.steps)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise UserError(f"seeds are {' '.join(map(str, self.seeds))}; allowed: different whole numbers from 0 up")
         if len(self.factors) < 2 or not all(0 < f < np.inf for f in self.factors):

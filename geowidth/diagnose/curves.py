@@ -34,6 +34,22 @@ class LayerFit:
     explained: float
     region: tuple  # (exponents within the threshold, least and greatest difficulty for each), arrays
 
+    @property
+    def determined(self):
+        """Whether the data bound the exponent on both sides within the range that was searched."""
+        low, high = self.exponent_interval
+        return low > LEAST_EXPONENT * 1.001 and high < GREATEST_EXPONENT * 0.999
+
+    @property
+    def slope(self):
+        """(e a, (low, high)): how fast the loss falls at the reference width, in nats per e-fold of width.
+
+        Where the exponent is not determined, e and a trade off against each other and this product is what is known.
+        """
+        exponents, low, high = self.region
+        value = self.difficulty * self.exponent
+        return value, (float(min((low * exponents).min(), value)), float(max((high * exponents).max(), value)))
+
     def coefficient(self, reference):
         """(c, (low, high)): c_l = e_l w0^(a_l) over the region of curves that the data allow."""
         exponents, low, high = self.region

@@ -12,68 +12,22 @@ On a GPU a table by (chip, d, tokens, width) says which products are fused; `exp
 GEOWIDTH_FFN_FUSED=always or =never overrules it.
 """
 
+from contextlib import nullcontext
+
 import torch
 
 from geowidth.errors import UserError, choose
-from geowidth.ops import ffn_library, triton_support
-from geowidth.ops.activation import (
-    SCALARS,
-    NativeElementwise,
-    TorchElementwise,
-    activation_function,
-)
-from geowidth.ops.backend import Backend, Operation, why_not_native
+from geowidth.ops import ffn_library
+from geowidth.ops.activation import SCALARS, activation_function
+from geowidth.ops.backend import why_not_native
+from geowidth.ops.ffn_backends import OPERATION
 from geowidth.ops.ffn_library import Needs, Problem, gradient_rows, padded
+from geowidth.ops.ffn_reference import ffn_plain, ffn_reference
+
+__all__ = ["explain", "ffn", "ffn_plain", "ffn_reference"]
 
 RECOMPUTE = (None, "gate_up")
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
-
-
-class LibraryImplementation:
-    """Library products around one elementwise implementation."""
-
-    def __init__(self, elementwise):
-        self.elementwise = elementwise
-
-    def forward(self, problem, keep):
-        """See ffn_library.forward."""
-        with ffn_library.float32_products(problem.x, problem.input_precision):
-            return ffn_library.forward(problem, self.elementwise, keep)
-
-    def backward(self, problem, grad_y, g, u, needs):
-        """See ffn_library.backward."""
-        with ffn_library.float32_products(problem.x, problem.input_precision):
-            return ffn_library.backward(problem, grad_y, g, u, needs, self.elementwise)
-
-
-class TritonImplementation:
-    """Fused Triton kernels where the tile table says so, library products elsewhere; loaded on first use."""
-
-    @staticmethod
-    def forward(problem, keep):
-        """See ffn_library.forward."""
-        from geowidth.ops import ffn_triton
-
-        with ffn_library.float32_products(problem.x, problem.input_precision):
-            return ffn_triton.forward(problem, keep)
-
-    @staticmethod
-    def backward(problem, grad_y, g, u, needs):
-        """See ffn_library.backward."""
-        from geowidth.ops import ffn_triton
-
-        with ffn_library.float32_products(problem.x, problem.input_precision):
-            return ffn_triton.backward(problem, grad_y, g, u, needs)
-
-
-OPERATION = Operation(
-    "ffn",
-    [
-        Backend("native", ("cpu",), LibraryImplementation(NativeElementwise), why_not_native),
-        Backend("triton", ("cuda", "cpu"), TritonImplementation, triton_support.why_not),
-        Backend("torch", ("cpu", "cuda"), LibraryImplementation(TorchElementwise)),
-    ],
-)
 
 
 def _choose(x, backend):
@@ -81,7 +35,8 @@ def _choose(x, backend):
 
 
 def _without_autocast(device):
-    return torch.autocast(device, enabled=False)
+    """Forward and backward compute in the dtype they are given, whatever is in force where they run."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @torch.library.custom_op("geowidth::ffn", mutates_args=())
@@ -201,22 +156,6 @@ def _differentiable_gradients(ctx, saved, grad_y):
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)
-
-
-def ffn_plain(x, gate, up, down, activation, gate_bias=None, up_bias=None, down_bias=None):
-    """The layer by plain torch in the inputs' dtype, differentiable any number of times: what `ffn` is measured by."""
-    function = activation_function(activation, gate is not None)
-    linear = torch.nn.functional.linear
-    hidden = linear(x, up, up_bias)
-    hidden = function.apply(hidden) if gate is None else function.apply(linear(x, gate, gate_bias)) * hidden
-    y = hidden @ down
-    return y if down_bias is None else y + down_bias
-
-
-def ffn_reference(x, gate, up, down, activation, *, gate_bias=None, up_bias=None, down_bias=None):
-    """The layer in float64 by plain torch. Arguments as in `ffn`; returns float64."""
-    wide = [None if t is None else t.double() for t in (x, gate, up, down, gate_bias, up_bias, down_bias)]
-    return ffn_plain(*wide[:4], activation, *wide[4:])
 
 
 def _check(tensors, activation, recompute, input_precision):

@@ -17,7 +17,7 @@ from geowidth.ops.activation import ActivationFunction
 
 # Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
 # of two-byte numbers need more, as the library lays out the weights anew at each call.
-CPU_ROWS, CPU_ROWS_TWO_BYTES = 2048, 8192
+CPU_ROWS, CPU_ROWS_TWO_BYTES = 1024, 8192
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Problem:
     def dimension(self):
         return self.x.shape[1]
 
-    def contiguous(self):
-        """The same with every operand row-major, so that results do not depend on how inputs happened to lie."""
-        fields = ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias")
-        return self._map(fields, lambda t: t.contiguous())
-
-    def weights_to(self, dtype):
-        """The same with weights and biases, not x, in another dtype."""
-        return self._map(("gate", "up", "down", "gate_bias", "up_bias", "down_bias"), lambda t: t.to(dtype))
-
-    def _map(self, names, function):
-        values = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: function(t) for name, t in values.items() if t is not None})
+    def prepared(self, dtype=None):
+        """The same with every operand row-major, so that results do not depend on how inputs happened to lie, and with
+        weights and biases, not x, in `dtype` (None: as they are)."""
+        changed = {}
+        for name in ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias"):
+            tensor = getattr(self, name)
+            if tensor is None:
+                continue
+            ready = tensor.contiguous() if dtype is None or name == "x" else tensor.to(dtype).contiguous()
+            if ready is not tensor:
+                changed[name] = ready
+        return replace(self, **changed) if changed else self
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,10 @@ def rows_per_block(problem, device=None):
 
 def forward(problem, elementwise, keep):
     """(y (tokens, d), g, u): g and u (tokens, width) are the projections if `keep`, else empty."""
-    problem = problem.contiguous()
-    x, width, tokens = problem.x, problem.width, problem.tokens
-    rows = rows_per_block(problem)
-    gated, dtype = problem.gate is not None, product_dtype(x)
-    wide = problem.weights_to(dtype)
+    dtype = product_dtype(problem.x)
+    wide = problem.prepared(dtype)
+    x, width, tokens, gated = wide.x, wide.width, wide.tokens, wide.gate is not None
+    rows = rows_per_block(wide)
     y = torch.empty_like(x)
     kept = tokens if keep else rows
     g = part(hidden_buffer(kept, width, x), width) if gated else None
@@ -207,11 +206,10 @@ class _Backward:
     """One backward pass: buffers, and what one block of rows adds to them."""
 
     def __init__(self, problem, grad_y, needs, elementwise):
-        self.problem = problem = problem.contiguous()
+        self.dtype = product_dtype(problem.x)
+        self.problem = problem = problem.prepared(self.dtype)
         self.grad_y, self.needs, self.elementwise = grad_y, needs, elementwise
         self.gated = problem.gate is not None
-        self.dtype = product_dtype(problem.x)
-        self.wide = problem.weights_to(self.dtype)
         self.slots, self.bias_slots = needs.slots(self.gated), needs.slots(self.gated, bias=True)
         width, d = problem.width, problem.dimension
         self.grad_x = torch.empty_like(problem.x) if needs.x else problem.x.new_empty(0)
@@ -229,7 +227,7 @@ class _Backward:
         problem, width, tokens = self.problem, self.problem.width, self.problem.tokens
         # Two-byte gradients are summed over all tokens inside one product: adding blocks would round every time.
         rows = tokens if self.dtype.itemsize == 2 else rows_per_block(problem)
-        like = self.wide.up
+        like = self.problem.up
         again = u is None
         if again:
             recomputed = [part(hidden_buffer(rows, width, problem.x), width) for _ in range(1 + self.gated)]
@@ -243,13 +241,13 @@ class _Backward:
             place = slice(0, size) if again else block
             g_block, u_block = None if g is None else g[place], u[place]
             if again:
-                project(self.wide, problem.x[block], g_block, u_block, scratch)
+                project(self.problem, problem.x[block], g_block, u_block, scratch)
             self._block(block, g_block, u_block, pair[:size], grad_hidden[:size])
         dtype = problem.x.dtype
         return self.grad_x, self.grad_weight.to(dtype), self.grad_down.to(dtype), self.grad_bias.to(dtype)
 
     def _block(self, block, g, u, pair, grad_hidden):
-        problem, wide, width = self.problem, self.wide, self.problem.width
+        problem, wide, width = self.problem, self.problem, self.problem.width
         grad_y = self.grad_y[block].to(self.dtype)
         torch.mm(grad_y, wide.down.T, out=grad_hidden)
         parts = {"up": part(pair, width, int(self.gated)), "gate": part(pair, width) if self.gated else None}
@@ -284,9 +282,9 @@ class _Backward:
         out = self.grad_x[block]
         wide = out if same else torch.empty_like(out, dtype=self.dtype)
         if self.gated:
-            torch.mm(parts["gate"], self.wide.gate, out=wide)
-            wide.addmm_(parts["up"], self.wide.up)
+            torch.mm(parts["gate"], self.problem.gate, out=wide)
+            wide.addmm_(parts["up"], self.problem.up)
         else:
-            torch.mm(parts["up"], self.wide.up, out=wide)
+            torch.mm(parts["up"], self.problem.up, out=wide)
         if not same:
             out.copy_(wide)

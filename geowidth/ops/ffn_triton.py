@@ -44,7 +44,7 @@ def _project(problem, g, u):
 
 def forward(problem, keep):
     """(y (tokens, d), g, u): g and u (tokens, width) if `keep`, else empty."""
-    problem = problem.contiguous()
+    problem = problem.prepared()
     x, width, gated, code = problem.x, problem.width, problem.gate is not None, problem.function.code
     y = torch.empty_like(x)
 
@@ -73,7 +73,7 @@ def forward(problem, keep):
 
 def backward(problem, grad_y, g, u, needs):
     """Gradients as ffn_library.backward gives them."""
-    problem, grad_y = problem.contiguous(), grad_y.contiguous()
+    problem, grad_y = problem.prepared(), grad_y.contiguous()
     x, width, gated = problem.x, problem.width, problem.gate is not None
     slots, bias_slots = needs.slots(gated), needs.slots(gated, bias=True)
     if problem.tokens == 0 or width == 0:

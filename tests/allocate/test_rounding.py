@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from geowidth.allocate.cost import linear_cost
-from geowidth.allocate.distinct import best_set, round_distinct
+from geowidth.allocate.distinct import best_set, least_squares_with, round_distinct
 from geowidth.allocate.knapsack import choose_within, lower_hull, relax
 from geowidth.allocate.rounding import Closest, Tied, bounds_in_steps, paying, round_widths
 from geowidth.allocate.solve import fit_shape, solve_surrogate
@@ -172,6 +172,24 @@ def test_eight_widths_for_many_layers(rng):
     found = round_distinct(surrogate, cost, cost.total(2048), np.full(48, 512.0), np.full(48, 8192.0), 16, 8)
     assert len(set(found.widths)) <= 8 and cost.total(found.widths) <= cost.total(2048)
     assert 0.0 <= found.gap < 5e-3
+
+
+def test_least_squares_with_few_values_against_all_groups(rng):
+    target = rng.uniform(0, 100, 7)
+    for limit in (1, 2, 3):
+        cuts = itertools.combinations(range(1, 7), limit - 1)
+        groups = [np.split(np.sort(target), cut) for cut in cuts]
+        best = min(sum(np.square(part - part.mean()).sum() for part in parts) for parts in groups)
+        assert least_squares_with(target, limit) == pytest.approx(best, rel=1e-9)
+    assert least_squares_with(target, 7) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("quantum", [1, 16])
+def test_a_shape_in_few_widths_is_proven_nearly_best(quantum):
+    target = 4096 + 2048 * np.cos(np.pi * np.arange(24) / 23)
+    cost, floor, cap = linear_cost("width", 24), np.ones(24), np.full(24, np.inf)
+    found = round_distinct(Closest(target), cost, 24 * 4096, floor, cap, quantum, 8)
+    assert len(set(found.widths)) == 8 and found.widths.sum() <= 24 * 4096 and found.gap < 0.02
 
 
 def test_best_set_against_all_sets(rng):

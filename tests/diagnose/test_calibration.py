@@ -82,7 +82,7 @@ def test_a_signal_that_predicts_is_seen():
     e = generator.permutation(np.linspace(0.02, 0.2, 8))
     plan = CalibrationPlan(NANO)
     curve = e[:, None] * basis(plan.ratios, 0.4)
-    table = np.array([[2.0, *(2.0 + curve).ravel()]] * 3) + 1e-4 * generator.normal(size=(3, 25))
+    table = np.array([[2.0, *(2.0 + curve).ravel()]] * 4) + 1e-4 * generator.normal(size=(4, 25))
     profile = make_profile(8, 256)
     profile.work["raw"]["gw"] = (3 * e).tolist()
     found = summarise(plan, table.ravel(), profile)

@@ -30,7 +30,8 @@ def test_exact_curves_are_recovered():
     assert all(f.explained == pytest.approx(1.0, abs=1e-6) for f in fit.layers)
     value, (low, high) = fit.layers[0].coefficient(256)
     assert value == pytest.approx(0.1 * 256**0.3, rel=1e-3) and low <= value <= high
-    assert fit.noise < 1e-6
+    assert fit.noise < 1e-6 and all(f.determined for f in fit.layers)
+    assert fit.layers[0].slope[0] == pytest.approx(0.1 * 0.3, rel=1e-4)
 
 
 def test_a_shared_exponent_is_recovered():
@@ -95,7 +96,8 @@ def test_layers_that_do_nothing_have_intervals_around_zero():
     fit = fit_curves(sweep([0.0, 0.1, 0.0, 0.1], [0.5] * 4, noise=0.002))
     for layer in (0, 2):
         low, high = fit.layers[layer].difficulty_interval
-        assert low < 0 < high
+        assert low < 0 < high and not fit.layers[layer].determined
+        assert fit.layers[layer].slope[1][0] < 0 < fit.layers[layer].slope[1][1]
         assert fit.shared_difficulty_interval[layer][0] < 0 < fit.shared_difficulty_interval[layer][1]
 
 

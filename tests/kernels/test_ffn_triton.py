@@ -119,6 +119,6 @@ def test_explain():
     assert "multiple of 8" in explain(8192, 1023, 1387)
     assert "float32" in explain(8192, 1024, 1387, dtype=torch.float32)
     assert "no float64" in explain(8192, 1024, 1387, dtype=torch.float64)
-    assert "2048 of 8192 tokens" in explain(8192, 1024, 1387, dtype=torch.float32, device="cpu")
+    assert "1024 of 8192 tokens" in explain(8192, 1024, 1387, dtype=torch.float32, device="cpu")
     with pytest.raises(UserError, match="tpu"):
         explain(1, 8, 8, device="tpu")

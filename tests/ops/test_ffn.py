@@ -134,7 +134,7 @@ def test_without_gradients_no_full_hidden_buffer_exists(monkeypatch):
 
     monkeypatch.setattr(ffn_library, "hidden_buffer", watched)
     call(inputs, "swiglu")
-    assert buffers == [(1640, 40), (1640, 40)]
+    assert buffers == [(912, 40), (912, 40)]
 
 
 def test_zero_tokens_give_zero_gradients(poisoned):

@@ -1,0 +1,128 @@
+"""Parameters, FLOPs, memory, files and time of a task: exact where they can be counted, probed where they must be."""
+
+import math
+from dataclasses import dataclass, field
+
+from geowidth.errors import choose
+from geowidth.plan.probe import run_probe
+
+TASKS = ("train", "measure", "calibrate", "run")
+_START_SECONDS = 4.0  # imports and reading the corpus, once a process
+_PROBE_SIZES = (64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a task takes. parameters: of its largest model. models: trainings. flops: of all trainings.
+
+    memory: bytes, of all processes that run side by side. disk: bytes kept. seconds: on this machine as busy as it is
+    now. files: what will be written. facts: the numbers behind them.
+    """
+
+    task: str
+    parameters: int
+    ffn_parameters: int
+    models: int
+    flops: int
+    memory: int
+    disk: int
+    seconds: float
+    files: list
+    facts: dict = field(default_factory=dict)
+
+
+def estimate(task, preset, *, widths=None, models=None, steps=None, tokens=None, processes=1, probe=None):
+    """The Estimate of a task: "train", "measure", "calibrate" or "run".
+
+    preset: Preset. widths: of the model (None: the preset's). models: widths of every model that is trained, seeds
+    included (None: one). steps: of every training. tokens: in the measured clouds. processes: trainings side by side.
+    probe: answers timing requests (None: `run_probe`).
+    """
+    choose("task", task, TASKS)
+    probe = run_probe if probe is None else probe
+    config, settings = preset.with_widths(widths), preset.with_training(steps=steps)
+    models = [config.widths] if models is None else models
+    tokens = preset.run.measured_tokens if tokens is None else tokens
+    parts = []
+    if task != "measure":
+        parts.append(_training(preset, models, settings, processes, probe))
+    if task != "train":
+        parts.append(_measurement(config, tokens, processes, probe))
+    largest = max((preset.with_widths(m) for m in models), key=parameter_count)
+    return Estimate(
+        task,
+        parameter_count(largest),
+        3 * largest.dimension * sum(largest.widths),
+        0 if task == "measure" else len(models),
+        sum(part["flops"] for part in parts),
+        max(part["memory"] for part in parts),
+        sum(part["disk"] for part in parts),
+        sum(part["seconds"] for part in parts),
+        [name for part in parts for name in part["files"]],
+        {name: value for part in parts for name, value in part["facts"].items()},
+    )
+
+
+def parameter_count(config):
+    """Distinct parameters of a TaperedTransformer: tied embedding, attention, norms, FFN matrices [width, d]."""
+    d = config.dimension
+    return config.vocabulary * d + config.layers * (4 * d * d + 2 * d) + d + 3 * d * sum(config.widths)
+
+
+def _training(preset, models, settings, processes, probe):
+    from geowidth.models.transformer import training_flops
+
+    configs = [preset.with_widths(widths) for widths in models]
+    length = configs[0].context
+    tokens = settings.steps * settings.batch * length
+    flops = [training_flops(config, tokens) for config in configs]
+    typical = configs[sorted(range(len(configs)), key=flops.__getitem__)[len(configs) // 2]]
+    found = probe({"probe": "training", "model": typical.to_json(), "training": settings.to_json()})
+    windows = settings.evaluations * settings.evaluation_windows
+    one = settings.steps * found["step"] + windows * found["window"]
+    side_by_side = min(processes, len(models))
+    # Widths change the speed by about as much as they change the FLOPs.
+    work = one * sum(flops) / training_flops(typical, tokens)
+    largest = max(parameter_count(config) for config in configs)
+    return {
+        "flops": sum(flops),
+        "seconds": _START_SECONDS + max(work / side_by_side, one),
+        "memory": side_by_side * found["peak_bytes"],
+        # Kept: the weights; while a model trains also its state (weights and two moments).
+        "disk": sum(4 * parameter_count(config) for config in configs) + side_by_side * 12 * largest,
+        "files": [f"{len(models)} training folders (config.json, metrics.jsonl, model.safetensors, result.json)"],
+        "facts": {
+            "steps": settings.steps,
+            "tokens_per_model": tokens,
+            "seconds_per_step": found["step"],
+            "seconds_per_model": one,
+            "processes": side_by_side,
+        },
+    }
+
+
+def _measurement(config, tokens, processes, probe):
+    sizes = sorted({min(size, max(4, tokens)) for size in _PROBE_SIZES})
+    found = probe({"probe": "measurement", "model": config.to_json(), "sizes": sizes})
+    layer = extrapolate(sizes, found["seconds"], tokens)
+    weights = config.layers * 4 * config.dimension**2 + 3 * config.dimension * sum(config.widths)
+    clouds = 2 * config.layers * tokens * config.dimension * 4
+    return {
+        # Forward passes of the model over the contexts, and three Gram matrices a layer.
+        "flops": 2 * weights * tokens * config.context + config.layers * 3 * 2 * tokens**2 * config.dimension,
+        # Tokens come from distinct contexts, so there are about as many forward passes as tokens.
+        "seconds": _START_SECONDS + tokens * found["window"] + config.layers * layer / min(processes, config.layers),
+        # Distances of both clouds in three geometries and what topology keeps, for the layers that run side by side.
+        "memory": found["peak_bytes"] + clouds + processes * (2 * 3 + 6) * 4 * tokens**2,
+        "disk": 1024 * 4 * config.layers,
+        "files": ["work.json"],
+        "facts": {"measured_tokens": tokens, "seconds_per_measured_layer": layer},
+    }
+
+
+def extrapolate(sizes, seconds, size):
+    """Time at `size` from times at smaller sizes, along the power law of the two largest, between square and cube."""
+    if size <= sizes[-1] or len(sizes) < 2:
+        return seconds[-1]
+    rate = math.log(max(seconds[-1], 1e-9) / max(seconds[-2], 1e-9)) / math.log(sizes[-1] / sizes[-2])
+    return seconds[-1] * (size / sizes[-1]) ** min(max(rate, 2.0), 3.0)

@@ -1,0 +1,121 @@
+"""A short timed probe in a process of its own, so that its peak memory is that of the work alone.
+
+``python -m geowidth.plan.probe`` reads one request (JSON) from standard input and answers with one line of JSON.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+
+from geowidth import records
+
+TRAIN_SECONDS = 1.5
+
+
+def run_probe(request):
+    """The answer of a probe process to `request`; raises RuntimeError with its last words if it failed."""
+    command = [sys.executable, "-m", "geowidth.plan.probe"]
+    done = subprocess.run(command, input=records.dumps(request), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the timing probe failed: {(done.stderr.strip().splitlines() or ['no words'])[-1]}")
+    return records.loads(done.stdout)
+
+
+def probe_training(model, training, seconds=TRAIN_SECONDS):
+    """Time optimiser steps and evaluation windows of a model on random tokens.
+
+    model, training: ModelConfig and TrainingSettings. Returns {"step", "window"}: seconds, the least of several.
+    """
+    import torch
+
+    from geowidth.models.transformer import TaperedTransformer
+    from geowidth.train.loop import accumulate_gradients, adamw, mean_loss
+
+    torch.set_num_threads(training.threads)
+    generator = torch.Generator().manual_seed(0)
+    network = TaperedTransformer(model, 0)
+    optimizer = adamw(network, training)
+    shape = (training.batch, model.context + 1)
+    batch = torch.randint(model.vocabulary, shape, generator=generator)
+
+    def step():
+        optimizer.zero_grad()
+        accumulate_gradients(network, batch[:, :-1], batch[:, 1:], training.microbatch)
+        torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip)
+        optimizer.step()
+
+    windows = batch[: training.microbatch]
+    return {
+        "step": _typical(step, seconds),
+        "window": _typical(lambda: mean_loss(network, windows, training.microbatch), seconds / 3) / len(windows),
+    }
+
+
+def probe_measurement(model, sizes):
+    """Time one layer's nine signals and dimension on synthetic clouds of each size, one thread, and a forward pass.
+
+    model: ModelConfig. Returns {"seconds": [one a size], "window": seconds of one context's forward pass}. The clouds
+    lie near a linear space of eight dimensions, as states of trained models nearly do; persistence of clouds that fill
+    all dimensions would take a hundred times as long.
+    """
+    import torch
+
+    from geowidth.measure.clouds import Clouds
+    from geowidth.measure.pipeline import MeasureSettings, measure_layer
+    from geowidth.models.transformer import TaperedTransformer
+
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    times = []
+    for size in (sizes[0], *sizes):  # the first one warms up
+        before = draw(1, size, 8) @ draw(8, model.dimension)
+        after = before + 0.3 * draw(1, size, model.dimension)
+        place = torch.arange(size)
+        clouds = Clouds(before, after, place, place, (1,), 3, {})
+        start = time.perf_counter()
+        measure_layer(clouds, 0, MeasureSettings(), threads=1)
+        times.append(time.perf_counter() - start)
+    network, window = TaperedTransformer(model, 0), torch.zeros(1, model.context, dtype=torch.int64)
+    with torch.no_grad():
+        forward = _typical(lambda: network(window), 0.3)
+    return {"seconds": times[1:], "window": forward}
+
+
+def _typical(action, seconds):
+    """The median time of an action repeated for about `seconds`, at least three times after a first one."""
+    action()
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]
+
+
+def peak_bytes():
+    """The largest resident memory this process has had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def main():
+    """Answer one request."""
+    request = records.loads(sys.stdin.read())
+    from geowidth.models.presets import TrainingSettings
+    from geowidth.models.transformer import ModelConfig
+
+    model = ModelConfig.from_json(request["model"])
+    if request["probe"] == "training":
+        answer = probe_training(model, TrainingSettings.from_json(request["training"]))
+    else:
+        answer = probe_measurement(model, request["sizes"])
+    print(records.dumps({**answer, "peak_bytes": peak_bytes()}))
+
+
+if __name__ == "__main__":
+    main()
