@@ -159,10 +159,10 @@ def sweep(session):
     blocks = (16,) if session.rehearse else (64, 128)
     columns = (16,) if session.rehearse else (64, 128, 256)
     candidates = [
-        tiles.Tile(m, n, 16 if session.rehearse else 64, warps, stages, slices=max(1, n // (16 if n > 128 else 64)) if n > 64 else 1)
+        tiles.Tile(m, n, 16 if session.rehearse else 64, warps, stages, slices={128: 2, 256: 8}.get(n, 1))
         for m, n, warps, stages in itertools.product(blocks, columns, (4, 8), (3, 4))
         if m * n / warps >= 512 or session.rehearse
-    ]  # fmt: skip
+    ]
     for d, width, tokens in ((16, 13, 32),) if session.rehearse else SWEEP_SIZES:
         for product in tiles.PRODUCTS:
             if session.left() < 45:

@@ -9,6 +9,7 @@ the same run. Before anything is timed, every provider's result and gradients ar
 
 import argparse
 import sys
+from functools import partial
 
 import torch
 
@@ -25,8 +26,8 @@ def add_arguments(parser):
     """Options beside the common ones of benchmarks.run."""
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default: %(default)s)")
     parser.add_argument("--dimensions", type=int, nargs="+", default=[128, 512], help="sizes d of the residual stream")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[2048], help="numbers of tokens")
-    parser.add_argument("--widths", type=int, nargs="+", default=[341, 683, 1387, 1408], help="FFN widths")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024], help="numbers of tokens")
+    parser.add_argument("--widths", type=int, nargs="+", default=[341, 352, 1387, 1408], help="FFN widths")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"], help="number formats")
     parser.add_argument("--activation", default="swiglu", help="a gated activation (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="timed calls of each provider (default: %(default)s)")
@@ -175,16 +176,20 @@ def measure(arguments, d, tokens, width, dtype):
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else device_name()
     common = dict(op="ffn", x_name="width", x_value=width, threads=arguments.threads, device=device)
     size = f"{dtype} d={d} tokens={tokens}"
+    clock = (
+        "cpu" if arguments.device == "cpu" and arguments.threads == 1 else "wall"
+    )  # other processes' time not counted
     rows = []
     for mode in MODES:
         calls = {n: runner(f, leaves, arguments.activation, mode, arguments.device) for n, f in found.items()}
         calls["products"] = waiting(products(leaves, mode), arguments.device)
         samples = interleave(calls, rounds=arguments.rounds, least=0.05, warmup=2)
+        over = partial(ratio, samples, base="eager", metric=clock)
         for name in samples:
             where = dict(provider=name, mode=f"{mode}, {size}", error=errors.get(name, float("nan")), **common)
             rows.append(Row(metric="wall", **where, **samples[name].quantiles()))
             if name != "eager":
-                rows.append(Row(metric="ratio", note="over eager", **where, **ratio(samples, name, "eager")))
+                rows.append(Row(metric="ratio", note=f"over eager, {clock}", **where, **over(name)))
     for name, function in found.items():
         where = dict(provider=name, metric="bytes", **common)
         kept = saved_bytes(function, leaves, arguments.activation)

@@ -168,14 +168,16 @@ class TritonElementwise:
         """As TorchElementwise.forward; every matrix has unit column stride."""
         from geowidth.kernels import activation
 
-        activation.forward(function.code, gate, up, hidden)
+        with torch.cuda.device_of(up):
+            activation.forward(function.code, gate, up, hidden)
 
     @staticmethod
     def backward(function, gate, up, grad_hidden, grad_gate, grad_up, hidden):
         """As TorchElementwise.backward; every matrix has unit column stride."""
         from geowidth.kernels import activation
 
-        activation.backward(function.code, gate, up, grad_hidden, grad_gate, grad_up, hidden)
+        with torch.cuda.device_of(up):
+            activation.backward(function.code, gate, up, grad_hidden, grad_gate, grad_up, hidden)
 
 
 OPERATION = Operation(

@@ -1,5 +1,7 @@
 """Who computes a feed-forward layer on which device: see geowidth.ops.backend."""
 
+import torch
+
 from geowidth.ops import ffn_library, triton_support
 from geowidth.ops.activation import NativeElementwise, TorchElementwise
 from geowidth.ops.backend import Backend, Operation, why_not_native
@@ -30,7 +32,7 @@ class TritonImplementation:
         """See ffn_library.forward."""
         from geowidth.ops import ffn_triton
 
-        with ffn_library.float32_products(problem.x, problem.input_precision):
+        with torch.cuda.device_of(problem.x), ffn_library.float32_products(problem.x, problem.input_precision):
             return ffn_triton.forward(problem, keep)
 
     @staticmethod
@@ -38,7 +40,7 @@ class TritonImplementation:
         """See ffn_library.backward."""
         from geowidth.ops import ffn_triton
 
-        with ffn_library.float32_products(problem.x, problem.input_precision):
+        with torch.cuda.device_of(problem.x), ffn_library.float32_products(problem.x, problem.input_precision):
             return ffn_triton.backward(problem, grad_y, g, u, needs)
 
 
