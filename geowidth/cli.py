@@ -24,6 +24,9 @@ COMMANDS = {
     "compare": ("geowidth.train.compare", "paired statistics of trained arms"),
     "report": ("geowidth.report.command", "draw a run folder as one HTML page with CSV and JSON beside it"),
     "export": ("geowidth.models.exchange.command", "write a tapered model in a format that other tools load"),
+    "distances": ("geowidth.arrays.distances_command", "pairwise distances of the rows of .npy files"),
+    "gromov": ("geowidth.arrays.gromov_command", "Gromov-Wasserstein of two distance matrices in .npy files"),
+    "topology": ("geowidth.arrays.topology_command", "persistence bars of distance matrices in .npy files"),
     "doctor": ("geowidth.doctor", "what was built, which backend serves which op, and why not the others"),
 }
 
