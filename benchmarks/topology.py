@@ -61,12 +61,14 @@ def run(arguments):
 
 
 def rips_problems(arguments):
-    """(mode, [(n, function that makes the matrix)]) of every sweep."""
+    """(mode, [(n, function that makes a stack of matrices)]) of every sweep."""
     sizes = arguments.n or ([256, 512] if arguments.quick else [256, 512, 1024, 2048])
     for path in arguments.distances:
-        stack = np.load(path, mmap_mode="r")
+        stack = np.load(path)
         stack = stack[None] if stack.ndim == 2 else stack
-        yield f"rips {path.stem}", [(m.shape[-1], lambda m=m: np.array(m, np.float64)) for m in stack]
+        n = stack.shape[-1]
+        parts = [(k, lambda k=k, s=stack: np.array(s[:, :k, :k], np.float64)) for k in (n // 4, n // 2, n)]
+        yield f"rips {path.stem}, {len(stack)} clouds", parts
     for cloud in arguments.clouds:
         for d in arguments.d[: 1 if arguments.quick else None]:
             for geometry in ("spherical", "hyperbolic") if cloud == "clustered" else ("spherical",):
@@ -78,7 +80,7 @@ def rips_problems(arguments):
 
 def matrix(cloud, n, d, geometry, seed):
     points = language_model_cloud(n, d, seed)[0] if cloud == "clustered" else isotropic_cloud(n, d, seed)
-    return spread(points, geometry)
+    return spread(points, geometry)[None]
 
 
 def spread(points, geometry):
@@ -116,16 +118,20 @@ def cloud_diagrams(n, d, seed):
 # ---------------------------------------------------------------- who computes it
 
 
-def rips_candidates(distances):
-    """{provider: function without arguments -> (k, 2) bars}; what is not installed is None."""
-    radius = float(distances.max(1).min())
-    return {
-        OURS: lambda: persistence_diagram(distances),
-        "redzed-tda": when("redzed_tda", lambda: redzed(distances)),
-        "gudhi float32": when("gudhi", lambda: gudhi_ripser(distances, radius)),
-        "ripser": when("ripser", lambda: ripser(distances)),
-        "giotto-ph": when("gph", lambda: giotto(distances)),
+def rips_candidates(stack):
+    """{provider: function without arguments -> bars of all matrices}; what is not installed is None."""
+    providers = {
+        OURS: persistence_diagram,
+        "redzed-tda": when("redzed_tda", redzed),
+        "gudhi float32": when("gudhi", gudhi_ripser),
+        "ripser": when("ripser", ripser),
+        "giotto-ph": when("gph", giotto),
     }
+    return {name: f and (lambda f=f: np.concatenate([bars(f(m)) for m in stack])) for name, f in providers.items()}
+
+
+def bars(found):
+    return np.asarray(found, float).reshape(-1, 2)
 
 
 def when(module, function):
@@ -138,9 +144,10 @@ def redzed(distances):
     return redzed_tda.rips(distances, maxdim=1)[1]
 
 
-def gudhi_ripser(distances, radius):
+def gudhi_ripser(distances):
     from gudhi._ripser_ext import _full
 
+    radius = distances.max(1).min()
     single = np.ascontiguousarray(distances, np.float32)
     return _full(single, max_dimension=1, max_edge_length=float(np.float32(radius)), homology_coeff_field=2)[1]
 
@@ -179,9 +186,8 @@ def pot(a, b, inner):
     return wasserstein_distance(a, b, order=2.0, internal_p=inner)
 
 
-def total_persistence(bars):
-    bars = np.asarray(bars, float).reshape(-1, 2)
-    length = bars[:, 1] - bars[:, 0]
+def total_persistence(diagram):
+    length = diagram[:, 1] - diagram[:, 0]
     return float(length[np.isfinite(length)].sum())
 
 
@@ -189,19 +195,19 @@ def total_persistence(bars):
 
 
 def sweep(mode, sizes, candidates_of, value_of, rounds, limit, growth):
-    """Rows of one mode. A peer whose next call is expected to take `growth` times its last, and that is over `limit`,
-    sits out."""
-    expected, rows = {}, []
+    """Rows of one mode. A peer sits out a size that would take it over `limit` seconds, were it `growth` times as slow
+    at twice the n."""
+    last, rows = {}, []
     for n, make in sizes:
         candidates = candidates_of(make())
-        absent = [name for name, function in candidates.items() if function is None]
-        slow = [name for name in candidates if name not in absent and expected.get(name, 0) > limit]
-        running = {name: f for name, f in candidates.items() if name not in (*absent, *slow)}
-        samples = interleave(running, rounds, warmup=0 if expected else 1, seconds=limit / 2, keep=True)
-        expected = {name: growth * found.quantiles("cpu")["p50"] for name, found in samples.items()}
-        expected.update(dict.fromkeys(slow, math.inf))
+        notes = {name: "not installed" for name, function in candidates.items() if function is None}
+        for name, (before, seconds) in last.items():
+            if name != OURS and seconds * growth ** math.log2(n / before) > limit:
+                notes[name] = f"over {limit:g} s expected"
+        running = {name: function for name, function in candidates.items() if name not in notes}
+        samples = interleave(running, rounds, warmup=0 if last else 1, seconds=limit / 2, keep=True)
+        last.update({name: (n, found.quantiles("cpu")["p50"]) for name, found in samples.items()})
         rows += size_rows(mode, n, samples, value_of)
-        notes = dict.fromkeys(absent, "not installed") | dict.fromkeys(slow, f"over {limit:g} s expected")
         rows += [Row("topology", name, mode, "cpu", "n", n, note=note) for name, note in notes.items()]
     return rows
 

@@ -17,7 +17,6 @@ namespace geowidth {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr int64_t neighbour_count = 8;
 
 double enclosing_radius(const DistanceRows& distances) {
   double radius = infinity;
@@ -26,12 +25,11 @@ double enclosing_radius(const DistanceRows& distances) {
   return radius;
 }
 
-std::vector<int32_t> all_nearest(const DistanceRows& distances) {
-  std::vector<int32_t> nearest(distances.n * neighbour_count);
+std::vector<int32_t> all_near(const DistanceRows& distances) {
+  std::vector<int32_t> near(distances.n * neighbour_count);
   for (int64_t i = 0; i < distances.n; ++i)
-    GEOWIDTH_DISPATCH(nearest_vertices, distances.row(i), distances.n, i, neighbour_count,
-                      nearest.data() + i * neighbour_count);
-  return nearest;
+    GEOWIDTH_DISPATCH(near_vertices, distances.row(i), distances.n, i, near.data() + i * neighbour_count);
+  return near;
 }
 
 // One walk through the filtration.
@@ -51,7 +49,7 @@ class Filtration {
 
   DistanceRows distances_;
   double limit_;
-  std::vector<int32_t> nearest_, last_hub_, representatives_;
+  std::vector<int32_t> near_, last_hub_, representatives_;
   std::vector<EmptyLinkEdge> edges_, births_;  // with an empty link; those of them that give birth
   std::vector<double> death_;
   size_t next_birth_ = 0;
@@ -63,8 +61,8 @@ class Filtration {
 Filtration::Filtration(const DistanceRows& distances, double threshold)
     : distances_(distances),
       limit_(std::min({enclosing_radius(distances), threshold, std::numeric_limits<double>::max()})),
-      nearest_(all_nearest(distances)),
-      edges_(relative_neighbourhood(distances, limit_, nearest_.data(), neighbour_count)) {
+      near_(all_near(distances)),
+      edges_(relative_neighbourhood(distances, limit_, near_.data())) {
   std::copy_if(edges_.begin(), edges_.end(), std::back_inserter(births_), [](const auto& e) { return !e.joins; });
   death_.assign(births_.size(), infinity);
 }
@@ -79,7 +77,7 @@ void Filtration::make_graph() {
   last_hub_.resize(n);
   std::iota(last_hub_.begin(), last_hub_.end(), 0);
   representatives_.resize(n);
-  graph_ = {rows,  words, last_hub_.data(), nearest_.data(), neighbour_count, rows + n * words, representatives_.data()};
+  graph_ = {rows,  words, last_hub_.data(), near_.data(), rows + n * words, representatives_.data()};
 }
 
 // Makes the graph that of all edges shorter than `length`.

@@ -13,6 +13,7 @@ namespace geowidth {
 constexpr int vertex_bits = 20;
 constexpr int pair_bits = 2 * vertex_bits;
 constexpr int key_bits = 64 - pair_bits;
+constexpr int64_t neighbour_count = 8;  // near vertices kept of each vertex
 constexpr int64_t maximum_vertices = int64_t{1} << vertex_bits;
 
 inline uint64_t pack_pair(uint64_t u, uint64_t v) { return u < v ? u << vertex_bits | v : v << vertex_bits | u; }
@@ -35,8 +36,7 @@ struct LinkGraph {
   uint64_t* rows;
   int64_t words;
   int32_t* last_hub;         // per vertex: the hub that settled its last edge, or itself
-  const int32_t* neighbours; // per vertex: its nearest others, nearest first, `neighbour_count` of them
-  int64_t neighbour_count;
+  const int32_t* neighbours; // per vertex: `neighbour_count` near vertices, nearest first
   uint64_t* scratch;         // 3 * words: what is left of a link, two frontiers
   int32_t* representatives;  // n: one vertex of each component of a link
 
@@ -55,13 +55,14 @@ struct LinkEvent {
 // The largest of n entries (0 if there are none).
 GEOWIDTH_DECLARE(double row_maximum(const double* row, int64_t n))
 
-// Writes the `count` nearest vertices to `self`, nearest first, and `self` where there are fewer.
-GEOWIDTH_DECLARE(void nearest_vertices(const double* row, int64_t n, int64_t self, int64_t count, int32_t* out))
+// Writes neighbour_count vertices near `self`, nearest first: of each residue class modulo 8 the nearest, hence the nearest
+// of all among them; `self` where a class has no other. Near enough for hubs and witnesses, and found in one pass.
+GEOWIDTH_DECLARE(void near_vertices(const double* row, int64_t n, int64_t self, int32_t* out))
 
 // Writes every v > u with d(u,v) <= limit and for which none of u's neighbours w is closer to both u and v than they are
 // to each other; returns how many.
-GEOWIDTH_DECLARE(int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* neighbours, int64_t count,
-                                     double limit, int32_t* out))
+GEOWIDTH_DECLARE(int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* neighbours, double limit,
+                                     int32_t* out))
 
 // Whether some k has max(p[k], q[k]) < limit.
 GEOWIDTH_DECLARE(bool any_below(const double* p, const double* q, int64_t n, double limit))

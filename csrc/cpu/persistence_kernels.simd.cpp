@@ -1,6 +1,9 @@
 #include "cpu/persistence_kernels.h"
 
 #if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC's own AVX-512 header, by design
+#endif
 #include <immintrin.h>
 #endif
 
@@ -22,6 +25,10 @@ inline unsigned less_equal(Lanes a, Lanes b) { return _mm512_cmp_pd_mask(a.value
 inline Lanes larger(Lanes a, Lanes b) { return {_mm512_max_pd(a.value, b.value)}; }
 inline Lanes smaller(Lanes a, Lanes b) { return {_mm512_min_pd(a.value, b.value)}; }
 inline void store(double* p, Lanes a) { _mm512_storeu_pd(p, a.value); }
+// In each lane, `yes` where a < b, else `no`.
+inline Lanes where_less(Lanes a, Lanes b, Lanes yes, Lanes no) {
+  return {_mm512_mask_blend_pd(_mm512_cmp_pd_mask(a.value, b.value, _CMP_LT_OQ), no.value, yes.value)};
+}
 
 // Eight words of a bit set.
 struct Block {
@@ -52,6 +59,10 @@ inline Lanes smaller(Lanes a, Lanes b) { return {_mm256_min_pd(a.low, b.low), _m
 inline void store(double* p, Lanes a) {
   _mm256_storeu_pd(p, a.low);
   _mm256_storeu_pd(p + 4, a.high);
+}
+inline Lanes where_less(Lanes a, Lanes b, Lanes yes, Lanes no) {
+  return {_mm256_blendv_pd(no.low, yes.low, _mm256_cmp_pd(a.low, b.low, _CMP_LT_OQ)),
+          _mm256_blendv_pd(no.high, yes.high, _mm256_cmp_pd(a.high, b.high, _CMP_LT_OQ))};
 }
 
 struct Block {
@@ -108,6 +119,10 @@ inline Lanes smaller(Lanes a, const Lanes& b) {
 }
 inline void store(double* p, const Lanes& a) {
   for (int k = 0; k < 8; ++k) p[k] = a.value[k];
+}
+inline Lanes where_less(const Lanes& a, const Lanes& b, const Lanes& yes, Lanes no) {
+  for (int k = 0; k < 8; ++k) no.value[k] = a.value[k] < b.value[k] ? yes.value[k] : no.value[k];
+  return no;
 }
 
 struct Block {
@@ -167,24 +182,36 @@ double row_maximum(const double* row, int64_t n) {
   return result;
 }
 
-void nearest_vertices(const double* row, int64_t n, int64_t self, int64_t count, int32_t* out) {
-  int64_t held = 0;
-  double bound = infinity;
+void near_vertices(const double* row, int64_t n, int64_t self, int32_t* out) {
+  Lanes best = spread(infinity), place = spread(double(self / 8));
   for (int64_t begin = 0; begin < n; begin += 8) {
-    for (unsigned mask = less(load(row + begin, n - begin), spread(bound)); mask; mask &= mask - 1) {
-      const int64_t k = begin + lowest_bit(mask);
-      if (k == self || !(row[k] < bound)) continue;
-      int64_t place = held < count ? held++ : count - 1;
-      for (; place > 0 && row[out[place - 1]] > row[k]; --place) out[place] = out[place - 1];
-      out[place] = int32_t(k);
-      if (held == count) bound = row[out[count - 1]];
+    Lanes length = load(row + begin, n - begin);
+    if (self - begin < 8 && self >= begin) {
+      double lane[8];
+      store(lane, length);
+      lane[self - begin] = infinity;
+      length = load(lane);
     }
+    place = where_less(length, best, spread(double(begin / 8)), place);
+    best = smaller(best, length);
   }
-  for (; held < count; ++held) out[held] = int32_t(self);
+  double lane[8], length[8];
+  store(lane, place);
+  store(length, best);
+  for (int held = 0; held < 8; ++held) {  // insertion sort; lanes that met no vertex name `self`
+    const double key = length[held];
+    const int32_t vertex = key < infinity ? int32_t(8 * int64_t(lane[held]) + held) : int32_t(self);
+    int at = held;
+    for (; at > 0 && length[at - 1] > key; --at) {
+      length[at] = length[at - 1];
+      out[at] = out[at - 1];
+    }
+    length[at] = key;
+    out[at] = vertex;
+  }
 }
 
-int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* neighbours, int64_t count, double limit,
-                    int32_t* out) {
+int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* neighbours, double limit, int32_t* out) {
   const double* row = distances.row(u);
   const int64_t n = distances.n;
   int64_t found = 0;
@@ -193,7 +220,7 @@ int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* nei
     const Lanes length = load(row + begin, left);
     unsigned mask = less_equal(length, spread(limit));
     if (left < 8) mask &= (1u << left) - 1;
-    for (int64_t h = 0; h < count && mask; ++h) {
+    for (int64_t h = 0; h < neighbour_count && mask; ++h) {
       const int64_t w = neighbours[h];
       mask &= ~(less(load(distances.row(w) + begin, left), length) & less(spread(row[w]), length));
     }
@@ -356,17 +383,15 @@ bool remove_component(const LinkGraph& graph, int64_t seed, uint64_t* left, uint
   return any_left;
 }
 
-// The number of components of the link of {u, v}, one vertex of each in graph.representatives; the first is `start`
-// unless that is -1.
+// The number of components of the link of {u, v}, one vertex of each in graph.representatives, first `start`.
 int64_t split_link(const LinkGraph& graph, const uint64_t* u, const uint64_t* v, int64_t start) {
   uint64_t* left = graph.scratch;
   for (int64_t k = 0; k < graph.words; k += 8) store(left + k, both(load(u + k), load(v + k)));
-  int64_t seed = start >= 0 ? start : first_bit(left, graph.words), components = 0;
-  while (seed >= 0) {
+  int64_t components = 0;
+  for (int64_t seed = start; seed >= 0; seed = first_bit(left, graph.words)) {
     clear_bit(left, seed);
     graph.representatives[components++] = int32_t(seed);
     if (!remove_component(graph, seed, left, left + graph.words, left + 2 * graph.words)) break;
-    seed = first_bit(left, graph.words);
   }
   return components;
 }
@@ -398,12 +423,11 @@ bool quickly_connected(const LinkGraph& graph, const uint64_t* u, const uint64_t
 }
 
 // Looks for a vertex adjacent to all others of the link of {u, v}: those that settled the last edge of u and of v, then
-// their nearest neighbours. Returns it, or -1; `start` is then one of those tried that are in the link, or -1.
+// their nearest vertices. Returns it, or -1; `start` is then one of those tried that are in the link, or -1.
 inline int64_t find_hub(const LinkGraph& graph, int64_t u, int64_t v, int64_t& start) {
   const uint64_t *row_u = graph.row(u), *row_v = graph.row(v);
-  const int64_t stride = graph.neighbour_count;
-  const int32_t candidates[4] = {graph.last_hub[u], graph.last_hub[v], graph.neighbours[u * stride],
-                                 graph.neighbours[v * stride]};
+  const int32_t candidates[4] = {graph.last_hub[u], graph.last_hub[v], graph.neighbours[u * neighbour_count],
+                                 graph.neighbours[v * neighbour_count]};
   unsigned inside = 0;  // all four looked up without a branch
   for (int k = 0; k < 4; ++k)
     inside |= unsigned(has_bit(row_u, candidates[k]) & has_bit(row_v, candidates[k])) << k;
@@ -425,9 +449,13 @@ LinkEvent settle_edges(const LinkGraph& graph, const uint64_t* edges, int64_t be
     const int64_t hub = find_hub(graph, u, v, start);
     if (hub >= 0) {
       graph.last_hub[u] = graph.last_hub[v] = int32_t(hub);
-    } else if (start < 0 || !quickly_connected(graph, row_u, row_v, start)) {
-      const int64_t components = split_link(graph, row_u, row_v, start);
-      if (components != 1) return {i, components};
+    } else {
+      if (start < 0) start = common_bit(row_u, row_v, graph.words);
+      if (start < 0) return {i, 0};
+      if (!quickly_connected(graph, row_u, row_v, start)) {
+        const int64_t components = split_link(graph, row_u, row_v, start);
+        if (components > 1) return {i, components};
+      }
     }
     set_bit(row_u, v);
     set_bit(row_v, u);

@@ -20,9 +20,9 @@ bool tied_witness(const double* p, const double* q, int64_t n, int64_t u, int64_
   return false;
 }
 
-bool link_is_empty(const DistanceRows& distances, int64_t u, int64_t v, const int32_t* neighbours, int64_t count) {
+bool link_is_empty(const DistanceRows& distances, int64_t u, int64_t v, const int32_t* neighbours) {
   const double *p = distances.row(u), *q = distances.row(v), length = p[v];
-  for (int64_t k = 0; k < count; ++k)
+  for (int64_t k = 0; k < neighbour_count; ++k)
     if (p[neighbours[k]] < length && q[neighbours[k]] < length) return false;
   if (GEOWIDTH_DISPATCH(any_below, p, q, distances.n, length)) return false;
   // u and v themselves are within `length` of both.
@@ -46,16 +46,16 @@ void mark_joining(std::vector<EmptyLinkEdge>& edges, int64_t n) {
 }  // namespace
 
 std::vector<EmptyLinkEdge> relative_neighbourhood(const DistanceRows& distances, double limit,
-                                                  const int32_t* neighbours, int64_t count) {
+                                                  const int32_t* neighbours) {
   const int64_t n = distances.n;
   std::vector<EmptyLinkEdge> edges;
   std::vector<int32_t> candidates(n);
   for (int64_t u = 0; u < n; ++u) {
     const int64_t found =
-        GEOWIDTH_DISPATCH(unwitnessed, distances, u, neighbours + u * count, count, limit, candidates.data());
+        GEOWIDTH_DISPATCH(unwitnessed, distances, u, neighbours + u * neighbour_count, limit, candidates.data());
     for (int64_t k = 0; k < found; ++k) {
       const int64_t v = candidates[k];
-      if (link_is_empty(distances, u, v, neighbours + v * count, count))
+      if (link_is_empty(distances, u, v, neighbours + v * neighbour_count))
         edges.push_back({distances.row(u)[v], pack_pair(u, v), false});
     }
   }

@@ -15,9 +15,9 @@ struct EmptyLinkEdge {
   bool joins;  // joins two components; otherwise it gives birth to a degree-one class
 };
 
-// Those of length at most `limit`, in increasing order of (length, pair). `neighbours` holds `count` nearest vertices of
-// each vertex (nearest_vertices), tried first as witnesses against emptiness.
+// Those of length at most `limit`, in increasing order of (length, pair). `neighbours` holds near vertices of each
+// vertex (near_vertices), tried first as witnesses against emptiness.
 std::vector<EmptyLinkEdge> relative_neighbourhood(const DistanceRows& distances, double limit,
-                                                  const int32_t* neighbours, int64_t count);
+                                                  const int32_t* neighbours);
 
 }  // namespace geowidth
