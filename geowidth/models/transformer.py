@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from geowidth.errors import UserError
+from geowidth.models.ffn import FeedForward
 
 
 @dataclass(frozen=True)
@@ -187,31 +188,6 @@ class Attention(nn.Module):
         return functional.linear(mixed.transpose(1, 2).reshape(batch, tokens, heads * self.head_dimension), self.out)
 
 
-def swiglu(x, gate, up, down):
-    """(silu(x gate^T) * (x up^T)) down: x (..., d), weights [width, d] each -> (..., d), in x's dtype.
-
-    The one place where the FFN is computed.
-    """
-    return (functional.silu(functional.linear(x, gate)) * functional.linear(x, up)) @ down
-
-
-class SwiGLU(nn.Module):
-    """Gated FFN with weights gate, up and down, each [width, dimension]. Width 0 is allowed and adds nothing."""
-
-    def __init__(self, dimension, width):
-        super().__init__()
-        self.gate = nn.Parameter(torch.empty(width, dimension))
-        self.up = nn.Parameter(torch.empty(width, dimension))
-        self.down = nn.Parameter(torch.empty(width, dimension))
-
-    @property
-    def width(self):
-        return self.gate.shape[0]
-
-    def forward(self, x):
-        return swiglu(x, self.gate, self.up, self.down)
-
-
 class Block(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x)). The input of `ffn_norm` is the state that enters the FFN."""
 
@@ -220,7 +196,8 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(config.dimension, config.norm_epsilon)
         self.attention = Attention(config)
         self.ffn_norm = RMSNorm(config.dimension, config.norm_epsilon)
-        self.ffn = SwiGLU(config.dimension, width)
+        # Left unset here, without touching the global generator: `initialise` or a checkpoint fills it.
+        self.ffn = nn.utils.skip_init(FeedForward, config.dimension, width, device=torch.get_default_device())
 
     def forward(self, x, cosine, sine):
         x = x + self.attention(self.attention_norm(x), cosine, sine)
