@@ -1,5 +1,6 @@
-"""The Triton kernels. In a source tree they lie in kernels/triton; an installed GeoWidth has that folder here."""
+"""The Triton kernels. In a source tree they lie in kernels/triton; an installed GeoWidth has those files here."""
 
 from pathlib import Path
 
-__path__ = [str(Path(__file__).resolve().parents[2] / "kernels" / "triton")]
+if not Path(__file__).with_name("tiles.py").exists():
+    __path__ = [str(Path(__file__).resolve().parents[2] / "kernels" / "triton")]

@@ -85,6 +85,15 @@ def test_imports_touch_no_driver():
     assert done.returncode == 0, done.stderr
 
 
+def test_kernels_are_found_where_they_are_installed(tmp_path):
+    library = tmp_path / "lib"
+    done = run("setup.py", "-q", "egg_info", "--egg-base", str(tmp_path), "build_py", "--build-lib", str(library))
+    assert done.returncode == 0, done.stderr
+    code = f"import sys; sys.path[0] = {str(library)!r}; import geowidth.kernels.tiles as t; print(t.__file__)"
+    done = run("-c", code)
+    assert done.stdout.strip() == str(library / "geowidth" / "kernels" / "tiles.py"), done.stdout + done.stderr
+
+
 def test_no_autotuner():
     text = "".join(path.read_text() for path in (ROOT / "kernels" / "triton").glob("*.py"))
     assert not re.search(r"@triton\.(autotune|heuristics)", text)
