@@ -95,6 +95,9 @@ def parser_for(name):
 def main(argv=None):
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without our signs, a path that is no UTF-8: shown as an escape
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _main(argv)
     except UserError as error:

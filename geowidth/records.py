@@ -157,7 +157,9 @@ def read_json(path, kind=None, schema=None):
     if kind is not None:
         found = value.get("kind") if isinstance(value, dict) else None
         if found != kind:
-            raise UserError(f"{path} holds {found or 'no GeoWidth record'!r}; a file of kind {kind!r} is needed here")
+            raise UserError(
+                f"{path} holds {repr(found) if found else 'no GeoWidth record'}; a file of kind {kind!r} is needed here"
+            )
         if schema is not None and not (isinstance(value.get("schema"), int) and value["schema"] <= schema):
             raise UserError(
                 f"{path} has schema {value.get('schema')!r}; this GeoWidth reads up to {schema}: upgrade it"

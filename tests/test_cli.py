@@ -91,6 +91,12 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode == 0 and b"Traceback" not in done.stderr
 
 
+def test_a_terminal_without_our_signs_is_no_error(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = call("report", str(tmp_path / "für"), env=environment)
+    assert done.returncode == 2 and "f\\xfcr does not exist" in done.stderr
+
+
 def test_import_needs_neither_torch_nor_the_extension():
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['triton'] = None; sys.modules['geowidth._native'] = None;"
