@@ -36,9 +36,36 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action):
         text = action.help or ""
-        if action.default not in (None, argparse.SUPPRESS, False, True) and "%(default)" not in text:
-            text += " (default: %(default)s)"
-        return text
+        shown = action.default not in (None, argparse.SUPPRESS) and not isinstance(action.default, bool)
+        return text + " (default: %(default)s)" if shown and "%(default)" not in text else text
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses wrong words with a UserError, in one line like all bad input, where argparse prints its usage.
+
+    A value that is empty (`--out "$FOLDER"` with FOLDER unset) is refused too: it would otherwise be taken for no
+    value, or for the folder one is in.
+    """
+
+    def parse_args(self, args=None, namespace=None):
+        found = super().parse_args(args, namespace)
+        for action in self._actions:
+            value = getattr(found, action.dest, None)
+            if any(word == "" for word in (value if isinstance(value, list) else [value])):
+                self.error(f"argument {'/'.join(action.option_strings) or action.dest}: the value is empty")
+        return found
+
+    def error(self, message):
+        for theirs, ours in _WORDS.items():
+            message = message.replace(theirs, ours)
+        raise UserError(f"{message}; {self.prog} --help lists what is allowed")
+
+
+_WORDS = {
+    "unrecognized arguments": "unknown words",
+    "invalid int value": "no whole number",
+    "invalid float value": "no number",
+}
 
 
 def overview():
@@ -61,7 +88,7 @@ def overview():
 def parser_for(name):
     """The argument parser of one command."""
     module = import_module(COMMANDS[name][0])
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"geowidth {name}", description=module.__doc__, formatter_class=HelpFormatter, allow_abbrev=False
     )
     module.add_arguments(parser)
@@ -71,6 +98,9 @@ def parser_for(name):
 def main(argv=None):
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without our signs, a path that is no UTF-8: shown as an escape
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _main(argv)
     except UserError as error:

@@ -55,16 +55,24 @@ def loads(text):
 
 
 def write_text(path, text):
-    """Write `text` beside `path`, then rename it into place: readers see the old file or the whole new one."""
+    """Write `text` in UTF-8 beside `path`, then rename it into place: readers see the old file or the whole new one."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path, data):
+    """Write `data` beside `path`, bring it to the disk, then rename it into place. A failure leaves the old file."""
     path = Path(path)
+    aside = path.with_name(_aside(path.name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        try:
+            with open(aside, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
 
@@ -79,13 +87,62 @@ def check_writable(path):
         folder = folder.parent
     if not folder.is_dir():
         raise UserError(f"cannot write {path}: {folder} is a file, not a folder; name a folder that can be written")
-    if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise UserError(f"cannot write {path}: no permission in {folder}; name a folder that can be written")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UserError(f"cannot write {path}: no permission to replace it; name a folder that can be written")
+    try:
+        _try_to_write(folder, path.relative_to(folder).parts[0])
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
+
+
+def _try_to_write(folder, name):
+    """Make and remove a file as `write_text` does: asking for permissions misses read-only and special file systems."""
+    aside = folder / _aside(name)
+    aside.touch()
+    aside.unlink()
+
+
+def _aside(name):
+    return f".{name}.{os.getpid()}.tmp"
 
 
 def write_json(path, value):
     """Write `value` as indented strict JSON, atomically."""
     write_text(path, dumps(value, indent=1) + "\n")
+
+
+def read_json_lines(path):
+    """The values of a file with one JSON value a line; [] without a file. A last line that a kill cut short is left
+    out, any other that is not JSON is refused."""
+    path = Path(path)
+    if not path.is_file():
+        return []
+    found, lines = [], path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                found.append(loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise UserError(f"{path} line {number} is not JSON ({error}); delete that line") from error
+    return found
+
+
+def claim_folder(path, record, what):
+    """Write `record` to `path`, a settings.json, or check that the one there has the same settings, so that one folder
+    never mixes two sets of them. what: "a run", for the message. Raises UserError naming the first that differs."""
+    check_writable(path)
+    path = Path(path)
+    if not path.exists():
+        return write_json(path, record)
+    found = read_json(path, record["kind"], record["schema"])["settings"]
+    wanted = loads(dumps(record["settings"]))
+    differ = next((name for name in wanted if found.get(name) != wanted[name]), None)
+    if differ is not None:
+        raise UserError(
+            f"{path.parent} holds {what} with {differ} {found.get(differ)!r}, not {wanted[differ]!r}; "
+            "name another folder with --out, or ask for the same settings to go on"
+        )
 
 
 def read_json(path, kind=None, schema=None):
@@ -100,7 +157,9 @@ def read_json(path, kind=None, schema=None):
     if kind is not None:
         found = value.get("kind") if isinstance(value, dict) else None
         if found != kind:
-            raise UserError(f"{path} holds {found or 'no GeoWidth record'!r}; a file of kind {kind!r} is needed here")
+            raise UserError(
+                f"{path} holds {repr(found) if found else 'no GeoWidth record'}; a file of kind {kind!r} is needed here"
+            )
         if schema is not None and not (isinstance(value.get("schema"), int) and value["schema"] <= schema):
             raise UserError(
                 f"{path} has schema {value.get('schema')!r}; this GeoWidth reads up to {schema}: upgrade it"

@@ -84,8 +84,9 @@ def add_arguments(parser):
 
 def run(arguments):
     given = {name: value for name, value in vars(arguments).items() if name not in ("out", "processes")}
-    folder = Path(arguments.out or f"runs/{arguments.preset}")
-    page = run_chain(resolve(**given), folder, processes=arguments.processes)
+    plan = resolve(**given)
+    folder = Path(f"runs/{plan.preset}" if arguments.out is None else arguments.out)
+    page = run_chain(plan, folder, processes=arguments.processes)
     print(f"report: {page}")
 
 
@@ -131,7 +132,9 @@ def run_chain(plan, folder, *, processes=None):
     from geowidth.train.compare import COMPARISON_FILE, compare_folders
 
     folder = Path(folder)
-    begin(plan, folder)
+    check(plan, processes)
+    record = plan.to_json() | {"environment": records.environment()}
+    records.claim_folder(folder / "settings.json", record, "a run")
     started = time.monotonic()
     early = [arm for arm in plan.arms if not ARMS[arm].needs_work]
     late = [arm for arm in plan.arms if ARMS[arm].needs_work]
@@ -153,23 +156,18 @@ def run_chain(plan, folder, *, processes=None):
     return page
 
 
-def begin(plan, folder):
-    """Make the run folder, or check that it belongs to the same plan."""
-    path = folder / "settings.json"
-    records.check_writable(path)
-    record = plan.to_json()
-    if path.exists():
-        found = records.read_json(path, KIND, SCHEMA)["settings"]
-        wanted = records.loads(records.dumps(record))["settings"]
-        differ = [name for name in wanted if found.get(name) != wanted[name]]
-        if differ:
-            name = differ[0]
-            raise UserError(
-                f"{folder} holds a run with {name} {found.get(name)!r}, not {wanted[name]!r}; "
-                "name another folder with --out, or ask for the same settings to go on"
-            )
-    else:
-        records.write_json(path, {**record, "environment": records.environment()})
+def check(plan, processes):
+    """Refuse what only the corpus and this machine can tell, before anything is written."""
+    from geowidth.measure import check_enough_text
+    from geowidth.models.presets import preset_named
+    from geowidth.train.corpus import load_corpus, windows
+    from geowidth.train.parallel import process_count
+
+    process_count(processes)
+    text, context = load_corpus(plan.corpus), preset_named(plan.preset).model.context
+    for split in ("train", "validation"):
+        windows(text.split(split), context, 1)
+    check_enough_text(text, context, plan.tokens)
 
 
 def arm_folder(arm, seed):

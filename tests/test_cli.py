@@ -43,19 +43,44 @@ def test_every_command_has_help(name, capsys):
         ["report", "no-such-folder"],
         ["compare", "no-such-folder"],
         ["run", "--preset", "nono"],
+        ["run", "--steps", "1e3"],
+        ["run", "--seeds", "0", "one"],
+        ["run", "--processes"],
+        ["run", "--out", ""],
+        ["run", "pico"],
+        ["train", "--preset", "pico"],
+        ["train", "--out", "x", "--learning-rate", "fast"],
+        ["measure", "model", "--bootstrap", "2.5"],
+        ["allocate", "--layers", "4", "--base", "64", "--budget"],
+        ["compare", "--effect", "0.1"],
+        ["doctor", "--json=0"],
+        ["doctor", "--json", "False"],
+        ["doctor", "--jso"],
     ],
 )
-def test_bad_input_is_one_line_and_code_2(arguments, capsys):
+def test_bad_input_is_one_line_and_code_2(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("geowidth: ") and error.count("\n") == 1
+    found = capsys.readouterr()
+    assert found.err.startswith("geowidth: ") and found.err.count("\n") == 1 and not found.out
+    assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [["doctor", "--json=0"], ["doctor", "--json", "False"], ["doctor", "--jso"]])
-def test_flags_do_not_lie(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    assert stop.value.code == 2
+def test_wrong_words_are_named(capsys):
+    for arguments, words in (
+        (["run", "--steps", "1e3"], "argument --steps: no whole number: '1e3'; geowidth run --help"),
+        (["train"], "required: --out; geowidth train --help"),
+        (["plan", "run", "--bogus"], "unknown words: --bogus; geowidth plan --help"),
+        (["compare", ""], "argument folders: the value is empty"),
+    ):
+        assert cli.main(arguments) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_help_shows_defaults_of_zero(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    assert "data order (default: 0)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_closed_pipe_is_no_error():
@@ -64,6 +89,12 @@ def test_a_closed_pipe_is_no_error():
     with os.fdopen(write, "w") as closed:
         done = subprocess.run([sys.executable, "-m", "geowidth", "--help"], stdout=closed, stderr=subprocess.PIPE)
     assert done.returncode == 0 and b"Traceback" not in done.stderr
+
+
+def test_a_terminal_without_our_signs_is_no_error(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = call("report", str(tmp_path / "für"), env=environment)
+    assert done.returncode == 2 and "f\\xfcr does not exist" in done.stderr
 
 
 def test_import_needs_neither_torch_nor_the_extension():

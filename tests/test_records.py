@@ -85,4 +85,31 @@ def test_unwritable_places_are_noticed_before_work(tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         records.check_writable(tmp_path)
     records.check_writable(tmp_path / "new" / "deeper" / "out.json")
-    assert not (tmp_path / "new").exists()
+    assert os.listdir(tmp_path) == ["file"]
+    with pytest.raises(UserError, match="name too long"):
+        records.check_writable(tmp_path / ("x" * 255))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system that takes no files")
+def test_file_systems_that_take_no_files_are_noticed_even_by_root():
+    with pytest.raises(UserError, match="cannot write"):
+        records.check_writable("/proc/out.json")
+
+
+def test_json_lines_without_a_torn_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert records.read_json_lines(path) == []
+    path.write_text('{"a": 1}\n\n[2]\n{"a": ')
+    assert records.read_json_lines(path) == [{"a": 1}, [2]]
+    path.write_text('{"a": 1\n[2]\n')
+    with pytest.raises(UserError, match="line 1 is not JSON"):
+        records.read_json_lines(path)
+
+
+def test_a_folder_keeps_to_one_set_of_settings(tmp_path):
+    record = {"kind": "k", "schema": 1, "settings": {"seeds": (0, 1), "steps": 5}}
+    records.claim_folder(tmp_path / "run" / "settings.json", record, "a run")
+    records.claim_folder(tmp_path / "run" / "settings.json", record, "a run")
+    other = {**record, "settings": {"seeds": (0, 1), "steps": 6}}
+    with pytest.raises(UserError, match="holds a run with steps 5, not 6"):
+        records.claim_folder(tmp_path / "run" / "settings.json", other, "a run")

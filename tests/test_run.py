@@ -114,6 +114,57 @@ def test_bad_plans_stop_before_work(change):
         resolve(**{**PLAN, **change})
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--processes", "0"], "processes is 0"),
+        (["--corpus", "nowhere"], "'nowhere' does not exist"),
+        (["--corpus", "short.txt"], "one window takes 33: give more text"),
+        (["--tokens", "100000000"], "100000000 tokens asked for, but the corpus's test split has at most"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "calibrate"])
+def test_what_corpus_and_machine_cannot_give_stops_before_anything_is_written(
+    command, change, words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("forty bytes of text are not one window..")
+    assert cli.main([command, "--preset", "pico", *change]) == 2
+    found = capsys.readouterr()
+    assert words in found.err and found.err.count("\n") == 1 and not found.out
+    assert [p.name for p in tmp_path.iterdir()] == ["short.txt"]
+
+
+def test_measuring_leaves_nothing_behind_when_refused(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = str(finished / "arms" / "uniform" / "seed-0")
+    for words, message in (
+        (["--geometries", "raw", "raw"], "each once"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--context", "33"], "takes at most 32"),
+        (["--save-clouds", "clouds.bin"], "--save-clouds is clouds.bin"),
+        (["--plot", "work.png"], "--plot is work.png"),
+        (["--windows", "1", "--tokens", "48"], "48 tokens asked for"),
+    ):
+        assert cli.main(["measure", model, *words]) == 2
+        found = capsys.readouterr()
+        assert message in found.err and found.err.count("\n") == 1 and not found.out
+    assert not any(tmp_path.iterdir())
+
+
+def test_saved_clouds_give_the_same_work_and_take_no_drawing_options(finished, tmp_path, capsys):
+    clouds, first, second = (str(tmp_path / name) for name in ("c.safetensors", "a.json", "b.json"))
+    model = str(finished / "arms" / "uniform" / "seed-0")
+    assert cli.main(["measure", model, "--tokens", "24", "--save-clouds", clouds, "--out", first]) == 0
+    assert cli.main(["measure", clouds, "--out", second]) == 0
+    assert WorkProfile.read(first).work == WorkProfile.read(second).work
+    capsys.readouterr()
+    for words in (["--tokens", "8"], ["--corpus", "stdlib"], ["--download"], ["--context", "8"]):
+        assert cli.main(["measure", clouds, *words, "--out", str(tmp_path / "c.json")]) == 2
+        assert f"{words[0]} came with saved clouds" in capsys.readouterr().err
+    assert not (tmp_path / "c.json").exists()
+
+
 def test_stages_work_alone_from_files(finished, tmp_path, capsys):
     model = str(finished / "arms" / "uniform" / "seed-0")
     work, schedule = str(tmp_path / "work.json"), str(tmp_path / "schedule.json")

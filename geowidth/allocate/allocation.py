@@ -10,7 +10,7 @@ from geowidth.allocate.cost import UNITS, TableCost, linear_cost
 from geowidth.allocate.frame import Frame
 from geowidth.allocate.problem import Problem, count_layers, load_work, whole_number
 from geowidth.allocate.schedule import Schedule
-from geowidth.allocate.schedules import find_rule
+from geowidth.allocate.schedules import CONTROLS, find_rule, schedule_names
 from geowidth.errors import UserError, choose
 
 
@@ -56,6 +56,8 @@ def allocate(
     seed = whole_number("seed", seed, minimum=0)
     base_width = None if base_width is None else whole_number("base width", base_width)
     limit = None if max_distinct_widths is None else whole_number("number of different widths", max_distinct_widths)
+    if isinstance(control, str) and control not in schedule_names():
+        raise UserError(f"control is {control!r}; allowed: {', '.join(CONTROLS)}")
     if control is not None:
         options, rule = {**options, "of": rule}, find_rule(control)
         if not rule.control:

@@ -151,5 +151,7 @@ def _print_list():
     required = inspect.Parameter.empty
     for name in schedule_names():
         rule = find_rule(name)
-        options = ", ".join(key if value is required else f"{key}={value}" for key, value in rule.options.items())
+        options = ", ".join(
+            f"{key} (required)" if value is required else f"{key}={value}" for key, value in rule.options.items()
+        )
         print(f"{name:12} {rule.summary}" + (f" [{options}]" if options else ""))

@@ -16,6 +16,7 @@ from geowidth.errors import UserError
 
 # The surrogate alone might starve a layer. Within these multiples of the uniform width no layer is starved or bloated.
 SURROGATE_FLOOR, SURROGATE_CAP = "0.25x", "4x"
+MOST_BUDGET = 2**53  # beyond, float64 skips whole numbers and a budget would not be kept to the last unit
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,14 @@ class Frame:
 
     def _feasible(self, floor, cap):
         """Bounds in multiples of the step, and the budget without fixed costs; refuses an infeasible budget."""
+        least = self.cost.total(self.step)
+        if self.budget < least:
+            raise UserError(
+                f"budget {self.budget} {self.cost.unit} is below {least}, what width {self.step} in every layer takes; "
+                f"feasible: {least} or more; change the budget or the quantum"
+            )
+        if self.budget > MOST_BUDGET:
+            raise UserError(f"budget {self.budget} {self.cost.unit} is above {MOST_BUDGET}, the most that is counted")
         low, high = bounds_in_steps(floor, cap, self.step)
         check_affordable(self.cost, self.budget, low, high, cap, self.step)
         lowest = low * float(self.step)

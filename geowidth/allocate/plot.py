@@ -2,7 +2,7 @@
 
 import io
 
-from geowidth.errors import UserError
+from geowidth import records
 
 
 def plot_schedule(schedule, path):
@@ -22,8 +22,4 @@ def plot_schedule(schedule, path):
     picture = io.BytesIO()
     figure.savefig(picture, format=str(path)[-3:], dpi=150)
     pyplot.close(figure)
-    try:
-        with open(path, "wb") as file:
-            file.write(picture.getvalue())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
+    records.write_bytes(path, picture.getvalue())

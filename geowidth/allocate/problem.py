@@ -8,6 +8,8 @@ import numpy as np
 from geowidth.allocate.surrogate import per_layer
 from geowidth.errors import UserError
 
+MOST_LAYERS = 100_000
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -50,6 +52,8 @@ def count_layers(layers, work):
     if layers is None and measured is None:
         raise UserError("the number of layers is missing; give layers (--layers) or a work profile (--work)")
     layers = None if layers is None else whole_number("layers", layers)
+    if layers is not None and layers > MOST_LAYERS:
+        raise UserError(f"layers is {layers}; allowed: 1 to {MOST_LAYERS}")
     if layers is not None and measured is not None and layers != measured:
         raise UserError(f"layers is {layers} but the work profile has {measured}; leave layers out or measure again")
     return layers if measured is None else measured

@@ -12,7 +12,7 @@ import numpy as np
 
 from geowidth import records
 from geowidth.diagnose.association import partial_spearman
-from geowidth.diagnose.calibration_plan import CalibrationPlan, begin
+from geowidth.diagnose.calibration_plan import CalibrationPlan
 from geowidth.diagnose.curves import fit_curves
 from geowidth.diagnose.sweep import Sweep, basis
 from geowidth.errors import UserError
@@ -77,9 +77,11 @@ def calibrate(
     Finished trainings are kept: an interrupted call goes on. Raises UserError before any work for what cannot run.
     """
     from geowidth.allocate.problem import load_work
+    from geowidth.measure import check_enough_text
     from geowidth.models.presets import preset_named
-    from geowidth.models.transformer import whole
     from geowidth.train import train_many
+    from geowidth.train.corpus import load_corpus
+    from geowidth.train.parallel import process_count
 
     chosen = preset_named(preset)
     given = {"seeds": seeds, "factors": factors, "steps": steps}
@@ -94,9 +96,10 @@ def calibrate(
         )
     jobs = plan.jobs(folder)
     jobs[0].plan()  # refuses a bad corpus before anything is written
-    if processes is not None:
-        whole("processes", processes, 1)
-    begin(plan, folder)
+    process_count(processes)
+    if profile is None:
+        check_enough_text(load_corpus(plan.corpus), chosen.model.context, plan.tokens)
+    plan.claim(folder)
     results = train_many(jobs, processes, label="calibrate")
     if profile is None:
         profile = _measure(plan, folder)

@@ -7,7 +7,7 @@ Writes  --out: settings.json, runs/ (one training folder a model), work.json, ca
         depth controlled), curves.csv, curves.svg
 
 Stop it at any time: finished trainings are kept and the same command goes on. The default is 100 trainings of the
-nano model, about 20 minutes on two quiet cores.
+nano model; `geowidth plan calibrate` times a moment of it here and says about how long all of it takes.
 
     geowidth calibrate --preset nano --out runs/calibration
     geowidth allocate --schedule calibrated --calibration runs/calibration/calibration.json --layers 8 --base 256
@@ -39,7 +39,7 @@ def run(arguments):
     from geowidth.diagnose.calibration import calibrate
     from geowidth.diagnose.calibration_plot import plot_calibration
 
-    folder = Path(arguments.out or f"runs/calibration-{arguments.preset}")
+    folder = Path(f"runs/calibration-{arguments.preset}" if arguments.out is None else arguments.out)
     names = ("preset", "seeds", "factors", "steps", "corpus", "tokens", "work", "processes")
     found = calibrate(folder, **{name: getattr(arguments, name) for name in names})
     plot_calibration(found, folder / "curves.svg")

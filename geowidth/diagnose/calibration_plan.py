@@ -91,20 +91,7 @@ class CalibrationPlan:
         own = {name: getattr(self, name) for name in ("seeds", "factors", "steps", "corpus", "tokens")}
         return {**own, "preset": self.preset.name, "widths": self.preset.model.widths, "varied": self.varied}
 
-
-def begin(plan, folder):
-    """Make the folder, or check that it belongs to the same plan."""
-    path = folder / "settings.json"
-    records.check_writable(path)
-    wanted = records.to_jsonable(plan.to_json())
-    if not path.exists():
-        records.write_json(path, {"kind": SETTINGS_KIND, "schema": SETTINGS_SCHEMA, "settings": wanted})
-        return
-    found = records.read_json(path, SETTINGS_KIND, SETTINGS_SCHEMA)["settings"]
-    differ = [name for name in wanted if found.get(name) != wanted[name]]
-    if differ:
-        name = differ[0]
-        raise UserError(
-            f"{folder} holds a calibration with {name} {found.get(name)!r}, not {wanted[name]!r}; name another folder "
-            "with --out, or ask for the same settings to go on"
-        )
+    def claim(self, folder):
+        """Make the folder, or check that it belongs to the same plan."""
+        record = {"kind": SETTINGS_KIND, "schema": SETTINGS_SCHEMA, "settings": self.to_json()}
+        records.claim_folder(folder / "settings.json", record, "a calibration")

@@ -13,6 +13,7 @@ from importlib import import_module
 
 _HOME = {
     "Clouds": "clouds",
+    "check_enough_text": "pipeline",
     "measure": "pipeline",
     "measure_clouds": "pipeline",
     "WorkProfile": "profile",

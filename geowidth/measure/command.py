@@ -18,12 +18,15 @@ from pathlib import Path
 from geowidth import records
 from geowidth.errors import UserError
 
+# Options that decide how a model is run and its tokens drawn: saved clouds have no use for them.
+OF_MODELS = ("corpus", "tokens", "context", "windows", "download", "cache", "save_clouds")
+
 
 def add_arguments(parser):
     parser.add_argument("model", help="folder, name, .gguf file, or .safetensors of saved clouds")
     parser.add_argument("--out", default="work.json", metavar="FILE", help="where the work profile goes")
-    parser.add_argument("--corpus", default="stdlib", help="held-out text: stdlib, a file, a folder or a JSONL file")
-    parser.add_argument("--tokens", type=int, default=512, help="tokens in the cloud")
+    parser.add_argument("--corpus", help="held-out text: stdlib, a file, a folder or a JSONL file (default: stdlib)")
+    parser.add_argument("--tokens", type=int, help="tokens in the cloud (default: 512)")
     parser.add_argument("--seed", type=int, default=0, help="of the drawing of tokens and subsamples")
     parser.add_argument("--context", type=int, metavar="T", help="tokens a window (default: the model's, at most 256)")
     parser.add_argument("--windows", type=int, metavar="N", help="draw from N windows (default: all; tokens / 8)")
@@ -39,44 +42,21 @@ def add_arguments(parser):
 
 
 def run(arguments):
-    source = Path(arguments.model)
-    for path in (arguments.out, arguments.save_clouds, arguments.plot):
-        if path is not None:
-            records.check_writable(path)
-    if arguments.plot is not None and Path(arguments.plot).suffix.lower() != ".svg":
-        raise UserError(f"--plot draws .svg files; got {arguments.plot}")
-    for name in ("context", "windows"):
-        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
-            raise UserError(f"--{name} is {getattr(arguments, name)}; at least 1 is needed")
-    if arguments.tokens < 4:
-        raise UserError(f"--tokens is {arguments.tokens}; at least 4 are needed, 256 or more are sensible")
-
+    check(arguments)
     from geowidth.measure.clouds import Clouds
     from geowidth.measure.pipeline import MeasureSettings, measure, measure_clouds
 
-    given = {"neighbours": arguments.neighbours, "bootstrap": arguments.bootstrap, "seed": arguments.seed}
-    for name in ("geometries", "statistics"):
-        if getattr(arguments, name):
-            given[name] = tuple(getattr(arguments, name))
+    given = {name: getattr(arguments, name) for name in ("neighbours", "bootstrap", "seed")}
+    given |= {name: tuple(names) for name in ("geometries", "statistics") if (names := getattr(arguments, name))}
     if arguments.radius is not None:
         given["radius"] = arguments.radius
     settings = MeasureSettings(**given)
-    if source.suffix == ".safetensors":
-        profile = measure_clouds(Clouds.read(source), settings, out=arguments.out)
+    if is_clouds(arguments.model):
+        profile = measure_clouds(Clouds.read(arguments.model), settings, out=arguments.out)
     else:
-        profile = measure(
-            arguments.model,
-            corpus=arguments.corpus,
-            tokens=arguments.tokens,
-            seed=arguments.seed,
-            context=arguments.context,
-            windows=arguments.windows,
-            download=arguments.download,
-            cache=arguments.cache,
-            out=arguments.out,
-            settings=settings,
-            save_clouds=arguments.save_clouds,
-        )
+        drawing = {name: getattr(arguments, name) for name in OF_MODELS if getattr(arguments, name) is not None}
+        options = {"seed": arguments.seed, "out": arguments.out, "settings": settings}
+        profile = measure(arguments.model, **drawing, **options)
     print(table(profile))
     print(f"work profile: {arguments.out}")
     if arguments.plot is not None:
@@ -84,6 +64,32 @@ def run(arguments):
 
         records.write_text(arguments.plot, profile_svg(profile))
         print(f"picture: {arguments.plot}")
+
+
+def check(arguments):
+    """Refuse what can be refused without opening the model."""
+    for path in (arguments.out, arguments.save_clouds, arguments.plot):
+        if path is not None:
+            records.check_writable(path)
+    for name, ending in (("plot", ".svg"), ("save_clouds", ".safetensors")):
+        path = getattr(arguments, name)
+        if path is not None and Path(path).suffix.lower() != ending:
+            raise UserError(f"--{name.replace('_', '-')} is {path}; allowed: a file that ends in {ending}")
+    for name, least in (("context", 1), ("windows", 1), ("tokens", 4)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise UserError(f"--{name} is {value}; allowed: whole numbers from {least} up")
+    if is_clouds(arguments.model):
+        given = next((name for name in OF_MODELS if getattr(arguments, name) not in (None, False)), None)
+        if given is not None:
+            raise UserError(
+                f"--{given.replace('_', '-')} came with saved clouds, whose tokens are drawn already; leave it out"
+            )
+
+
+def is_clouds(model):
+    """Whether the model argument names a file of saved clouds."""
+    return Path(model).suffix == ".safetensors"
 
 
 def table(profile):

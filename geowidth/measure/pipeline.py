@@ -15,6 +15,7 @@ from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.capture import capture
 from geowidth.measure.dimension import intrinsic_dimension
 from geowidth.measure.profile import WorkProfile
+from geowidth.measure.sequences import draw_tokens, windows_of
 from geowidth.measure.statistics import STATISTICS, LayerCloud, large_norm_tokens
 from geowidth.progress import Progress
 
@@ -41,14 +42,19 @@ class MeasureSettings:
     seed: int = 0
 
     def __post_init__(self):
-        for name in self.geometries:
-            choose("geometry", name, list(GEOMETRIES))
-        for name in self.statistics:
-            choose("statistic", name, list(STATISTICS))
+        for what, names, known in (
+            ("geometry", self.geometries, GEOMETRIES),
+            ("statistic", self.statistics, STATISTICS),
+        ):
+            for name in names:
+                choose(what, name, list(known))
+            if not names or len(set(names)) != len(names):
+                raise UserError(f"{what} names are {' '.join(names) or 'none'}; one or more are needed, each once")
         if not 0 < self.radius < 1:
             raise UserError(f"the radius of the hyperbolic geometry is {self.radius}; it must lie between 0 and 1")
-        if self.bootstrap < 0 or self.neighbours < 2:
-            raise UserError("bootstrap must be at least 0 and neighbours at least 2")
+        for name, least in (("neighbours", 2), ("bootstrap", 0), ("seed", 0)):
+            if not least <= getattr(self, name) < 2**31:
+                raise UserError(f"{name} is {getattr(self, name)}; allowed: whole numbers from {least} to {2**31 - 1}")
 
     def to_json(self):
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -86,6 +92,8 @@ def measure(
     if out is not None:
         records.check_writable(out)
     opened = open_model(model, download=download, cache=cache)
+    if context is not None and context > opened.longest:
+        raise UserError(f"context is {context}; this model takes at most {opened.longest} tokens")
     text = load_corpus(corpus)
     if windows is None and opened.tokenizer is not None:
         windows = max(16, tokens // 8)
@@ -108,6 +116,17 @@ def measure(
     if save_clouds is not None:
         clouds.write(save_clouds)
     return measure_clouds(clouds, settings or MeasureSettings(), out=out)
+
+
+def check_enough_text(text, context, tokens):
+    """Refuse a Corpus whose test split has not `tokens` distinct contexts for a model of bytes, as `measure` would."""
+    most = text.test.numel() // context * (context - 1)
+    if tokens > most:
+        raise UserError(
+            f"{tokens} tokens asked for, but the corpus's test split has at most {most} with a context of "
+            f"{context}; ask for fewer or give more text"
+        )
+    draw_tokens(windows_of(text.test, context), tokens, seed=0)
 
 
 def measure_clouds(clouds, settings=None, *, out=None, threads=None):
@@ -235,20 +254,16 @@ class _Kept:
 
     def __init__(self, out, fingerprint):
         self.path = None if out is None else Path(out).with_name(f".{Path(out).name}.partial")
-        self.layers = {}
-        if self.path is None:
+        self.fingerprint, self.written, self.layers = fingerprint, False, {}
+        if self.path is None or not self.path.exists():
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        if lines and lines[0] == fingerprint:
-            for line in lines[1:]:
-                try:
-                    record = records.loads(line)
-                except ValueError:  # the line a kill cut short
-                    break
-                self.layers[record["layer"]] = record["result"]
-        text = "\n".join([fingerprint, *(self._line(*item) for item in self.layers.items())]) + "\n"
-        records.write_text(self.path, text)
+        first, *lines = self.path.read_text(encoding="utf-8").splitlines() or [""]
+        for line in lines if first == fingerprint else ():
+            try:
+                record = records.loads(line)
+            except ValueError:  # the line a kill cut short
+                break
+            self.layers[record["layer"]] = record["result"]
 
     @staticmethod
     def _line(layer, result):
@@ -258,11 +273,17 @@ class _Kept:
         # Through JSON and back, so that a resumed run and an uninterrupted one hold the same values.
         line = self._line(layer, result)
         self.layers[layer] = records.loads(line)["result"]
-        if self.path is not None:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+        if self.path is None:
+            return
+        if not self.written:  # only now: a measurement that is refused leaves nothing behind
+            lines = [self.fingerprint, *(self._line(*item) for item in self.layers.items())]
+            records.write_text(self.path, "\n".join(lines) + "\n")
+            self.written = True
+            return
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def remove(self):
         self.path.unlink(missing_ok=True)

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from geowidth.errors import UserError, choose
 from geowidth.models.transformer import ModelConfig, whole
 
+MOST_THREADS = 1024  # torch ends the process, without a word, when it cannot start as many as it was told to
+
 
 @dataclass(frozen=True)
 class TrainingSettings:
@@ -37,6 +39,8 @@ class TrainingSettings:
     def __post_init__(self):
         for name in ("steps", "batch", "microbatch", "evaluations", "evaluation_windows", "threads"):
             object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+        if self.threads > MOST_THREADS:
+            raise UserError(f"threads is {self.threads}; allowed: 1 to {MOST_THREADS}")
         above, below = {"learning_rate", "epsilon", "clip"}, {"beta1", "beta2"}
         for name in ("learning_rate", "warmup", "final_rate", "weight_decay", "beta1", "beta2", "epsilon", "clip"):
             value = getattr(self, name)

@@ -4,7 +4,6 @@ Every tensor is checked against the config before it is used. A file with missin
 tensors, or whose widths are not those of model.json, is refused in one line that names the tensor.
 """
 
-import os
 from pathlib import Path
 
 import torch
@@ -69,19 +68,7 @@ def write_tensors(path, tensors, metadata=None):
     """Write a safetensors file aside, then rename it into place. metadata: dict of strings."""
     from safetensors.torch import save
 
-    path = Path(path)
-    data = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, metadata)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
+    records.write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, metadata))
 
 
 def read_tensors(path):

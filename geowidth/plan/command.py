@@ -16,6 +16,14 @@ from geowidth.errors import UserError, choose
 from geowidth.plan.estimation import TASKS, estimate
 from geowidth.progress import duration
 
+# The options that each task has a use for, beside --preset and --json.
+USED = {
+    "train": ("schedule", "steps"),
+    "measure": ("schedule", "tokens"),
+    "calibrate": ("seeds", "factors", "steps", "tokens", "processes"),
+    "run": ("arms", "seeds", "steps", "tokens", "processes"),
+}
+
 
 def add_arguments(parser):
     """The options of `geowidth plan`."""
@@ -48,10 +56,9 @@ def requested(arguments):
     from geowidth.train.parallel import default_processes
 
     task, preset = choose("task", arguments.task, TASKS), preset_named(arguments.preset)
-    used = {"run": ("arms", "seeds"), "calibrate": ("seeds", "factors")}.get(task, ("schedule",))
-    for name in ("schedule", "arms", "seeds", "factors"):
-        if getattr(arguments, name) is not None and name not in used:
-            raise UserError(f"--{name} came with plan {task}, which has none; leave it out")
+    for name in sorted({option for options in USED.values() for option in options}):
+        if getattr(arguments, name) is not None and name not in USED[task]:
+            raise UserError(f"--{name} came with plan {task}, which has no use for it; leave it out")
     processes = default_processes() if arguments.processes is None else arguments.processes
     for name, value, least in (
         ("processes", processes, 1),

@@ -15,8 +15,11 @@ TRAIN_SECONDS = 1.5
 
 def run_probe(request):
     """The answer of a probe process to `request`; raises RuntimeError with its last words if it failed."""
+    from geowidth.train.parallel import python_environment
+
     command = [sys.executable, "-m", "geowidth.plan.probe"]
-    done = subprocess.run(command, input=records.dumps(request), capture_output=True, text=True, check=False)
+    options = {"capture_output": True, "encoding": "utf-8", "env": python_environment()}
+    done = subprocess.run(command, input=records.dumps(request), check=False, **options)
     if done.returncode:
         raise RuntimeError(f"the timing probe failed: {(done.stderr.strip().splitlines() or ['no words'])[-1]}")
     return records.loads(done.stdout)

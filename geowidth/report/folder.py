@@ -137,29 +137,11 @@ def _optional(path, kind):
     return record
 
 
-def read_metrics(path):
-    """The objects of a metrics.jsonl. A torn last line, as a killed run leaves, is passed over; another is an error."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    result = []
-    for number, line in enumerate(lines, 1):
-        try:
-            value = records.loads(line) if line.strip() else None
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise UserError(f"{path}, line {number}, is not JSON ({error}); delete that line or train again") from error
-        if isinstance(value, dict):
-            result.append(value)
-    return result
-
-
 def _training(folder):
     result = folder / "result.json"
     config = folder / "config.json"
     return TrainingRun(
-        metrics=read_metrics(folder / "metrics.jsonl"),
+        metrics=[line for line in records.read_json_lines(folder / "metrics.jsonl") if isinstance(line, dict)],
         result=records.read_json(result) if result.is_file() else None,
         config=records.read_json(config) if config.is_file() else None,
     )

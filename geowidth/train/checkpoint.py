@@ -11,7 +11,6 @@ whole one, and metrics lines younger than it are dropped when the run goes on.
 """
 
 import contextlib
-import json
 import os
 import time
 from pathlib import Path
@@ -134,7 +133,7 @@ class Metrics:
 
     def __init__(self, folder, step):
         self.path = Path(folder) / METRICS_FILE
-        kept = [line for line in read_metrics(self.path) if line["step"] <= step] if step else []
+        kept = [line for line in records.read_json_lines(self.path) if line["step"] <= step] if step else []
         records.write_text(self.path, "".join(records.dumps(line) + "\n" for line in kept))
         self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
@@ -148,19 +147,3 @@ class Metrics:
 
     def close(self):
         self.file.close()
-
-
-def read_metrics(path):
-    """The lines of a metrics file as dicts; a last line cut short by a kill is left out."""
-    if not Path(path).is_file():
-        return []
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
-    found = []
-    for number, line in enumerate(lines):
-        try:
-            if line:
-                found.append(records.loads(line))
-        except json.JSONDecodeError as error:
-            if number < len(lines) - 1:
-                raise UserError(f"{path} line {number + 1} is not JSON ({error}); delete the folder's state") from error
-    return found

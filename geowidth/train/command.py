@@ -43,7 +43,7 @@ def run(arguments):
         widths,
         arguments.seed,
         arguments.out,
-        arm=arguments.arm or name,
+        arm=name if arguments.arm is None else arguments.arm,
         corpus=arguments.corpus,
         **{option: getattr(arguments, option) for option in OPTIONS},
     )

@@ -28,6 +28,8 @@ def add_arguments(parser):
 
 
 def run(arguments):
+    from geowidth.report import table
+
     first = Path(arguments.folders[0])
     alone = len(arguments.folders) == 1 and (first / "arms").is_dir()
     out = Path(arguments.out) if arguments.out else (first / COMPARISON_FILE if alone else Path(COMPARISON_FILE))
@@ -36,8 +38,7 @@ def run(arguments):
     record = compare_folders(arguments.folders, **options)
     records.write_json(out, record)
     print(table(record))
-    print(record["sentence"])
-    print(out)
+    print(f"comparison: {out}")
 
 
 def compare_folders(folders, *, baseline="uniform", confidence=0.95, effect=0.01, power=0.8):
@@ -139,25 +140,3 @@ def costs(by_seed):
     results = list(by_seed.values())
     facts = {"widths": results[0]["widths"]} | {name: results[0][name] for name in COSTS}
     return facts | {"seconds": sum(result["seconds"] for result in results) / len(results)}
-
-
-def table(record):
-    """The comparison record as text, one arm a line."""
-    head = ["arm", "parameters", "tokens", "seconds", "loss", "by seed", "difference", "interval", "sign-flip p"]
-    rows = [head]
-    for arm in record["arms"]:
-        difference = arm["difference"]
-        row = [arm["arm"], f"{arm['parameters']:,}", f"{arm['tokens']:,}", f"{arm['seconds']:.0f}"]
-        row += [f"{arm['mean_loss']:.4f}", " ".join(f"{loss:.4f}" for loss in arm["losses"].values())]
-        if difference is None:
-            row += ["baseline", "", ""]
-        else:
-            error, interval = difference["standard_error"], difference["interval"]
-            row.append(f"{difference['mean']:+.4f}" + ("" if error is None else f" ± {error:.4f}"))
-            row.append("" if interval is None else f"{interval[0]:+.4f} to {interval[1]:+.4f}")
-            row.append(f"{difference['sign_flip_p']:.3g}")
-        rows.append(row)
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows
-    )

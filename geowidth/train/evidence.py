@@ -206,6 +206,11 @@ def seeds_for_power(spread, effect, power=0.8, confidence=0.95):
     return high
 
 
+def _signed(nats):
+    """A number with its sign, the minus a real one as in the report's tables."""
+    return f"{nats:+.4f}".replace("-", "\N{MINUS SIGN}")
+
+
 def arm_sentence(arm, baseline):
     """One arm's difference in plain words."""
     d = arm.difference
@@ -216,9 +221,7 @@ def arm_sentence(arm, baseline):
     if d.interval is None:
         return f"{start} (1 seed): one seed has no spread, so nothing can be said about chance."
     low, high = d.interval
-    start += (
-        f" ({d.seeds} seeds, {d.confidence:.0%} interval {low:+.4f} to {high:+.4f}, sign-flip p {d.sign_flip_p:.3g}"
-    )
+    start += f" ({d.seeds} seeds, {d.confidence:.0%} interval {_signed(low)} to {_signed(high)}, sign-flip p {d.sign_flip_p:.3g}"
     start += ")" if d.sign_flip_exact else ", sampled)"
     level = 1 - d.confidence
     apart = low > 0 or high < 0

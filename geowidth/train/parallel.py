@@ -60,6 +60,17 @@ def default_processes():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def process_count(processes=None):
+    """`processes` if it is a whole number from 1 up; None stands for the cores this process may use."""
+    return whole("processes", default_processes() if processes is None else processes, 1)
+
+
+def python_environment():
+    """Environment of a child Python process: this very geowidth, one thread."""
+    paths = [str(Path(geowidth.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def train_many(jobs, processes=None, *, label="train", save_seconds=SAVE_SECONDS):
     """Train all `jobs` (TrainJob), `processes` at a time, and return their results in the order of the jobs.
 
@@ -68,7 +79,7 @@ def train_many(jobs, processes=None, *, label="train", save_seconds=SAVE_SECONDS
     after stopping the others; Ctrl-C stops them all. In each case every job can be resumed.
     """
     jobs = list(jobs)
-    processes = whole("processes", default_processes() if processes is None else processes, 1)
+    processes = process_count(processes)
     texts = {source: load_corpus(source) for source in {str(job.corpus) for job in jobs}}
     plans = [job.plan(texts[str(job.corpus)]) for job in jobs]
     folders = [p.folder.resolve() for p in plans]
@@ -170,13 +181,6 @@ class Worker:
     def __init__(self, events):
         self.job = None
         self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        root = str(Path(geowidth.__file__).parent.parent)
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(paths),
-        }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "geowidth.train.worker"],
             stdin=subprocess.PIPE,
@@ -184,7 +188,7 @@ class Worker:
             stderr=self.errors,
             text=True,
             encoding="utf-8",
-            env=environment,
+            env=python_environment(),
             start_new_session=True,  # Ctrl-C reaches the parent alone; it stops the workers
         )
         self.reader = threading.Thread(target=self.read, args=(events,), daemon=True)

@@ -216,7 +216,7 @@ def test_damaged_schedules_are_refused(tmp_path, change, words):
         ({"layers": 3, "base_width": -8}, "base width is -8"),
         ({"layers": 3, "base_width": True}, "base width is True"),
         ({"layers": 3, "base_width": 8, "quantum": 0}, "quantum is 0"),
-        ({"layers": 3, "base_width": 8, "quantum": 16}, "below the floors in multiples of 16; feasible: 48"),
+        ({"layers": 3, "base_width": 8, "quantum": 16}, "below 48, what width 16 in every layer takes; feasible: 48"),
         ({"layers": 3, "base_width": 8, "tensor_parallel": 0}, "tensor parallel degree is 0"),
         ({"layers": 3, "base_width": 8, "max_distinct_widths": 0}, "different widths is 0"),
         ({"layers": 3, "base_width": 8, "seed": -1}, "seed is -1"),

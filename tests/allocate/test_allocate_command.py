@@ -69,6 +69,11 @@ def test_list_names_every_schedule(capsys):
     assert code == 0 and {"cosine", "geometry", "bow_tie", "inverse"} <= {line.split()[0] for line in lines}
 
 
+def test_a_budget_too_small_for_measured_work_names_the_feasible_one(capsys, work_file):
+    code, lines, errors = call(capsys, "--work", work_file, "--budget", "10")
+    assert code == 2 and not lines and "what width 1 in every layer takes; feasible: " in errors[0]
+
+
 GOOD = ["--schedule", "cosine", "--layers", "4", "--base", "64"]
 
 
@@ -86,6 +91,9 @@ GOOD = ["--schedule", "cosine", "--layers", "4", "--base", "64"]
         ([*GOOD, "--multiple", "0"], "--multiple is '0'"),
         ([*GOOD, "--multiple", "1.0"], "--multiple is '1.0'"),
         ([*GOOD, "--multiple", "128"], "feasible: 512 or more"),
+        (["--layers", "999999999999", "--base", "64", "--schedule", "uniform"], "allowed: 1 to 100000"),
+        (["--layers", "4", "--base", "99999999999999999", "--schedule", "uniform"], "the most that is counted"),
+        ([*GOOD, "--control", "mirrored"], "control is 'mirrored'; allowed: reversed, permuted, sorted, inverse"),
         ([*GOOD, "--floor", "NaN"], "--floor is 'NaN'"),
         ([*GOOD, "--floor=-3"], "floor of layer 0 is -3"),
         ([*GOOD, "--unit", "watts"], "budget unit is 'watts'"),
@@ -112,12 +120,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(capsys, tmp_path, monkeypa
 @pytest.mark.parametrize("flag", ["--list", "--biases", "--no-smoothing"])
 def test_switches_take_no_value_that_could_lie(capsys, flag):
     for words in ([flag, "False"], [f"{flag}=0"], [f"--no-{flag[2:]}"], [flag[:-1]]):
-        try:
-            code = main(["allocate", *GOOD, *words])
-        except SystemExit as stop:
-            code = stop.code
-        assert code == 2, words
-        assert capsys.readouterr().out == ""
+        assert main(["allocate", *GOOD, *words]) == 2, words
+        found = capsys.readouterr()
+        assert found.out == "" and found.err.count("\n") == 1
 
 
 def test_unwritable_outputs_are_noticed_before_the_work(capsys, tmp_path):

@@ -39,6 +39,7 @@ def test_train_resume_and_finished(tiny, text, schedule, tmp_path, capsys):
         (["--corpus", "nothing.txt"], "'nothing.txt' does not exist"),
         (["--batch", "0"], "batch is 0"),
         (["--threads", "0"], "threads is 0"),
+        (["--threads", "100000"], "threads is 100000; allowed: 1 to"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(tiny, tmp_path, capsys, arguments, words):
@@ -60,6 +61,5 @@ def test_schedules_that_do_not_fit(tiny, schedule, tmp_path, capsys):
 
 @pytest.mark.parametrize("arguments", [["--steps", "1e3"], ["--seed", "x"], ["--stepps", "3"], []])
 def test_wrong_words_are_code_2(tmp_path, arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["train", *(["--out", str(tmp_path / "run")] if arguments else []), *arguments])
-    assert stop.value.code == 2
+    assert cli.main(["train", *(["--out", str(tmp_path / "run")] if arguments else []), *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "run").exists()

@@ -4,8 +4,8 @@ import pytest
 
 from geowidth import cli, records
 from geowidth.errors import UserError
+from geowidth.report import table
 from geowidth.train import checkpoint, compare_folders, train
-from geowidth.train.compare import table
 
 ARMS = {"uniform": (24, 24), "cosine": (36, 12), "reversed": (12, 36)}
 
@@ -36,8 +36,7 @@ def test_run_folder(folder, capsys):
         results = [checkpoint.read_result(folder / "arms" / arm["arm"] / f"seed-{s}") for s in (0, 1)]
         assert list(arm["losses"].values()) == [r["loss"] for r in results]
     assert record["settings"]["corpus"]["digest"] == results[0]["corpus"]["digest"]
-    assert table(record) in out and record["sentence"] in out and str(folder / "comparison.json") in out
-    assert table(record).count("\n") == 3
+    assert table(record) in out and str(folder / "comparison.json") in out
 
 
 def test_single_folders_and_another_baseline(folder, tmp_path, capsys):

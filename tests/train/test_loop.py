@@ -40,7 +40,7 @@ def wait_for_step(folder, step, process):
 
 
 def losses(folder):
-    return [(m["step"], m["split"], m["loss"], m["tokens"]) for m in checkpoint.read_metrics(folder / "metrics.jsonl")]
+    return [(m["step"], m["split"], m["loss"], m["tokens"]) for m in records.read_json_lines(folder / "metrics.jsonl")]
 
 
 def same_run(one, two):
@@ -53,7 +53,7 @@ def same_run(one, two):
 
 def test_training_learns_and_writes_what_it_says(tiny, text, tmp_path):
     result = train("tiny", None, 1, tmp_path, steps=120, corpus=text)
-    lines = checkpoint.read_metrics(tmp_path / "metrics.jsonl")
+    lines = records.read_json_lines(tmp_path / "metrics.jsonl")
     first, last = (m["loss"] for m in (lines[0], lines[-1]))
     assert 4.5 < first < 7 and last < 2.0
     assert [m["step"] for m in lines if m["split"] == "train"] == list(range(1, 121))
@@ -112,7 +112,7 @@ def test_interrupted_by_control_c(tiny, text, tmp_path):
     assert "KeyboardInterrupt" in child.communicate(timeout=30)[1]
     done = checkpoint.saved_step(tmp_path / "cut")
     assert 5 <= done < 5000
-    assert checkpoint.read_metrics(tmp_path / "cut" / "metrics.jsonl")[-1]["step"] == done
+    assert records.read_json_lines(tmp_path / "cut" / "metrics.jsonl")[-1]["step"] == done
 
 
 def test_a_stop_leaves_the_state_of_its_step(tiny, text, tmp_path):
