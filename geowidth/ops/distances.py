@@ -99,10 +99,14 @@ def _widened(x, name):
 
 
 def _compute(x, y, names, radius, backend, threads):
-    """List of matrices, one a name, through the custom op."""
+    """List of matrices, one a name: through the custom op where a graph or a gradient is recorded, else directly, since
+    the first call of any custom op loads torch's compiler, a second of waiting."""
     chosen = OPERATION.choose(x.device.type, backend, dtype=x.dtype)
     threads = _threads(threads)
-    return torch.ops.geowidth.pairwise_distances(x, y, ",".join(names), radius, chosen.name, threads)
+    tracked = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, y))
+    if tracked or torch.compiler.is_compiling() or type(x) is not torch.Tensor:
+        return torch.ops.geowidth.pairwise_distances(x, y, ",".join(names), radius, chosen.name, threads)
+    return _run(x, y, names, radius, chosen.name, threads)
 
 
 def _threads(threads):
@@ -165,7 +169,11 @@ def _check_out(arrays, name, shape, dtype):
 def _op(
     x: torch.Tensor, y: torch.Tensor | None, geometries: str, radius: float, backend: str, threads: int
 ) -> list[torch.Tensor]:
-    names = geometries.split(",")
+    return _run(x, y, geometries.split(","), radius, backend, threads)
+
+
+def _run(x, y, names, radius, backend, threads):
+    """The matrices by the backend of that name."""
     if any(GEOMETRIES[name].directional for name in names):
         check_directions(x, "x")
         if y is not None:
