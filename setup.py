@@ -208,5 +208,6 @@ setup(
     package_data={"geowidth": ["report/*.css", "report/*.js"], "geowidth.kernels": ["*.csv"]},
     ext_modules=extensions,
     cmdclass={"build_ext": NinjaBuild},
+    include_package_data=False,  # package_data above names all of it
     zip_safe=False,
 )

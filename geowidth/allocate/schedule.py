@@ -7,6 +7,15 @@ from geowidth.errors import UserError
 
 KIND = "geowidth.schedule"
 SCHEMA = 1
+_FIELDS = {
+    "name": (str, "a text"),
+    "widths": (list, "a list with one whole number a layer"),
+    "budget": (dict, "an object with unit, value and spent"),
+    "quantum": (int, "a whole number"),
+    "settings": (dict, "an object"),
+    "details": (dict, "an object"),
+    "environment": (dict, "an object"),
+}
 
 
 @dataclass(frozen=True)
@@ -64,20 +73,16 @@ class Schedule:
     @classmethod
     def from_json(cls, value):
         """The schedule in a dict that `to_json` made; missing or wrong fields raise UserError."""
-        try:
-            widths, budget = tuple(value["widths"]), value["budget"]
-            schedule = cls(
-                str(value["name"]),
-                widths,
-                value.get("base_width"),
-                dict(budget),
-                int(value.get("quantum", 1)),
-                *(dict(value.get(key) or {}) for key in ("settings", "details", "environment")),
+        value = {"quantum": 1, "settings": {}, "details": {}, "environment": {}, **value}
+        for name, (kind, words) in _FIELDS.items():
+            if not isinstance(value.get(name), kind):
+                raise UserError(f"not a schedule: {name} is {value.get(name)!r}; needed: {words}")
+        fields = {name: value[name] for name in _FIELDS} | {"base_width": value.get("base_width")}
+        schedule = cls(**fields | {"widths": tuple(value["widths"])})
+        if value.get("layers", schedule.layers) != schedule.layers:
+            raise UserError(
+                f"schedule {schedule.name!r} says {value['layers']} layers but holds {schedule.layers} widths"
             )
-        except (KeyError, TypeError) as error:
-            raise UserError(f"not a schedule: {error} is missing or of the wrong type") from error
-        if value.get("layers", len(widths)) != len(widths):
-            raise UserError(f"schedule {schedule.name!r} says {value['layers']} layers but holds {len(widths)} widths")
         return schedule
 
     def write(self, path):
@@ -87,4 +92,7 @@ class Schedule:
     @classmethod
     def read(cls, path):
         """Read a schedule.json; a file that is none is refused."""
-        return cls.from_json(records.read_json(path, KIND, SCHEMA))
+        try:
+            return cls.from_json(records.read_json(path, KIND, SCHEMA))
+        except UserError as error:
+            raise error if str(path) in str(error) else UserError(f"{path}: {error}") from None

@@ -96,8 +96,9 @@ def table(profile):
     """The profile as text: a row per layer, a column per signal."""
     columns = [(g, s) for g in profile.work for s in profile.work[g]]
     dimension = profile.dimension["twonn_mle"]
-    lines = ["layer " + " ".join(f"{g[:6]:>6}.{s:<8}" for g, s in columns) + "  dimension"]
+    lines = ["      " + " ".join(f"{geometry:>10}" for geometry, _ in columns)]
+    lines.append("layer " + " ".join(f"{statistic:>10}" for _, statistic in columns) + "  dimension")
     for layer in range(profile.layers):
-        cells = " ".join(f"{profile.work[g][s][layer]:15.6g}" for g, s in columns)
+        cells = " ".join(f"{profile.work[g][s][layer]:10.4g}" for g, s in columns)
         lines.append(f"{layer:5d} {cells}  {dimension[layer]:9.2f}")
     return "\n".join(lines)

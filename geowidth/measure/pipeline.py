@@ -1,10 +1,8 @@
 """From clouds to a work profile: layers one by one or side by side, resumable, with bands when asked for."""
 
 import hashlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,6 +12,7 @@ from geowidth.errors import UserError, choose
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.capture import capture
 from geowidth.measure.dimension import intrinsic_dimension
+from geowidth.measure.kept import KeptLayers, fingerprint
 from geowidth.measure.profile import WorkProfile
 from geowidth.measure.sequences import draw_tokens, windows_of
 from geowidth.measure.statistics import STATISTICS, LayerCloud, large_norm_tokens
@@ -142,7 +141,7 @@ def measure_clouds(clouds, settings=None, *, out=None, threads=None):
     threads = threads or torch.get_num_threads()
     if clouds.tokens < 4:
         raise UserError(f"{clouds.tokens} tokens make no cloud; at least 4 are needed, 256 or more are sensible")
-    kept = _Kept(out, _fingerprint(clouds, settings))
+    kept = KeptLayers(out, fingerprint(clouds, settings))
     side_by_side = min(threads, clouds.layers) if clouds.tokens <= SIDE_BY_SIDE_TOKENS else 1
     todo = [layer for layer in range(clouds.layers) if layer not in kept.layers]
 
@@ -249,46 +248,6 @@ def _assemble(clouds, settings, layers):
     )
 
 
-class _Kept:
-    """Layers measured so far, one JSON line each beside the result, so that an interrupted run loses one layer."""
-
-    def __init__(self, out, fingerprint):
-        self.path = None if out is None else Path(out).with_name(f".{Path(out).name}.partial")
-        self.fingerprint, self.written, self.layers = fingerprint, False, {}
-        if self.path is None or not self.path.exists():
-            return
-        first, *lines = self.path.read_text(encoding="utf-8").splitlines() or [""]
-        for line in lines if first == fingerprint else ():
-            try:
-                record = records.loads(line)
-            except ValueError:  # the line a kill cut short
-                break
-            self.layers[record["layer"]] = record["result"]
-
-    @staticmethod
-    def _line(layer, result):
-        return records.dumps({"layer": layer, "result": result})
-
-    def add(self, layer, result):
-        # Through JSON and back, so that a resumed run and an uninterrupted one hold the same values.
-        line = self._line(layer, result)
-        self.layers[layer] = records.loads(line)["result"]
-        if self.path is None:
-            return
-        if not self.written:  # only now: a measurement that is refused leaves nothing behind
-            lines = [self.fingerprint, *(self._line(*item) for item in self.layers.items())]
-            records.write_text(self.path, "\n".join(lines) + "\n")
-            self.written = True
-            return
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def remove(self):
-        self.path.unlink(missing_ok=True)
-
-
 class _torch_threads:
     """Sets torch's thread count inside a `with`, so that side-by-side layers do not fight over the cores."""
 
@@ -301,13 +260,6 @@ class _torch_threads:
 
     def __exit__(self, *_):
         torch.set_num_threads(self.old)
-
-
-def _fingerprint(clouds, settings):
-    digest = hashlib.sha256(records.dumps([settings.to_json(), clouds.settings]).encode())
-    for tensor in (clouds.before, clouds.after):
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _digest_of_model(model):

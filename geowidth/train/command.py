@@ -11,8 +11,6 @@ run. Losses are in nats per byte.
 
 import math
 
-from geowidth import records
-from geowidth.errors import UserError
 from geowidth.models.presets import PRESETS
 
 OPTIONS = ("steps", "batch", "microbatch", "learning_rate", "threads")
@@ -33,30 +31,23 @@ def add_arguments(parser):
 
 
 def run(arguments):
+    from geowidth.allocate import Schedule
     from geowidth.train import checkpoint
     from geowidth.train.loop import train
 
-    widths, name = (None, None) if arguments.schedule is None else read_schedule(arguments.schedule)
+    schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
+    arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
     done = checkpoint.read_result(arguments.out) is not None
     result = train(
         arguments.preset,
-        widths,
+        None if schedule is None else schedule.widths,
         arguments.seed,
         arguments.out,
-        arm=name if arguments.arm is None else arguments.arm,
+        arm=arm,
         corpus=arguments.corpus,
         **{option: getattr(arguments, option) for option in OPTIONS},
     )
     print(f"{arguments.out} {'was finished before' if done else 'is finished'}: {sentence(result)}")
-
-
-def read_schedule(path):
-    """(widths, name) of a schedule file."""
-    record = records.read_json(path, "geowidth.schedule", 1)
-    widths = record.get("widths")
-    if not isinstance(widths, list) or not widths:
-        raise UserError(f"{path} has widths {widths!r}; needed: a list with one whole number per layer")
-    return widths, record.get("name")
 
 
 def sentence(result):

@@ -221,7 +221,8 @@ def arm_sentence(arm, baseline):
     if d.interval is None:
         return f"{start} (1 seed): one seed has no spread, so nothing can be said about chance."
     low, high = d.interval
-    start += f" ({d.seeds} seeds, {d.confidence:.0%} interval {_signed(low)} to {_signed(high)}, sign-flip p {d.sign_flip_p:.3g}"
+    interval = f"{d.confidence:.0%} interval {_signed(low)} to {_signed(high)}"
+    start += f" ({d.seeds} seeds, {interval}, sign-flip p {d.sign_flip_p:.3g}"
     start += ")" if d.sign_flip_exact else ", sampled)"
     level = 1 - d.confidence
     apart = low > 0 or high < 0

@@ -9,7 +9,7 @@ from geowidth.train import checkpoint
 @pytest.fixture
 def schedule(tmp_path):
     path = tmp_path / "schedule.json"
-    record = {"kind": "geowidth.schedule", "schema": 1, "name": "cosine", "widths": [36, 12]}
+    record = {"kind": "geowidth.schedule", "schema": 1, "name": "cosine", "widths": [36, 12], "budget": {}}
     records.write_json(path, record)
     return path
 
@@ -53,10 +53,13 @@ def test_schedules_that_do_not_fit(tiny, schedule, tmp_path, capsys):
     out = ["--out", str(tmp_path / "run")]
     assert cli.main(["train", "--schedule", str(schedule), *out]) == 2
     assert "2 widths came; preset 'nano' has" in capsys.readouterr().err
-    for value in ({"kind": "geowidth.work", "schema": 1}, {"kind": "geowidth.schedule", "schema": 1, "widths": 3}):
+    for value in (
+        {"kind": "geowidth.work", "schema": 1},
+        {"kind": "geowidth.schedule", "schema": 1, "name": "x", "widths": 3},
+    ):
         records.write_json(schedule, value)
         assert cli.main(["train", "--preset", "tiny", "--schedule", str(schedule), *out]) == 2
-    assert "widths 3" in capsys.readouterr().err
+    assert "schedule.json: not a schedule: widths is 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["--steps", "1e3"], ["--seed", "x"], ["--stepps", "3"], []])
