@@ -33,7 +33,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--d", type=int, nargs="+", default=[64, 768], help="dimensions of the clouds (default: 64 768)"
     )
-    parser.add_argument("--clouds", nargs="+", choices=CLOUDS, default=CLOUDS, help="synthetic clouds (default: both)")
+    parser.add_argument("--clouds", nargs="*", choices=CLOUDS, default=CLOUDS, help="synthetic clouds (default: both)")
     parser.add_argument("--bars", type=int, nargs="+", help="bars of a synthetic diagram (default: 300 1000 2000 5000)")
     parser.add_argument(
         "--distances", type=Path, nargs="+", default=[], help=".npy files of (n, n) or (k, n, n) matrices"
