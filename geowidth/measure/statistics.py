@@ -26,7 +26,7 @@ class LayerCloud:
     def __init__(self, before, after, geometries, radius=HYPERBOLIC_RADIUS, threads=None):
         self.before, self.after = before, after
         self.geometries, self.radius, self.threads = tuple(geometries), radius, threads
-        self._diagrams = {}
+        self._moved, self._diagrams = {}, {}
 
     @cached_property
     def distances(self):
@@ -37,6 +37,16 @@ class LayerCloud:
             for cloud in (self.before, self.after)
         ]
         return {name: (sides[0][name], sides[1][name]) for name in self.geometries}
+
+    def moved(self, geometry):
+        """Distance of every token's state before to the one after, (tokens,) float64."""
+        if geometry not in self._moved:
+            if geometry == "hyperbolic":  # an increasing function of the angle, which is the costly part
+                made = hyperbolic_from_angle(self.moved("spherical"), self.radius)
+            else:
+                made = paired_distances(self.before, self.after, geometry)
+            self._moved[geometry] = made
+        return self._moved[geometry]
 
     def diagrams(self, geometry):
         """Degree-one persistence diagrams (before, after), two (bars, 2) float64 arrays.
@@ -58,13 +68,16 @@ class LayerCloud:
 
 def shift(cloud, geometry):
     """Mean distance between a token's state before and after: mean_i d(x_i, y_i)."""
-    moved = paired_distances(cloud.before, cloud.after, geometry, radius=cloud.radius)
-    return float(torch.as_tensor(moved, dtype=torch.float64).mean()), {}
+    return float(cloud.moved(geometry).mean()), {}
 
 
 def gw(cloud, geometry):
-    """Gromov-Wasserstein distortion sqrt(E) at the best coupling found, never above that of the identity."""
-    result = gromov_wasserstein(*cloud.distances[geometry], threads=cloud.threads)
+    """Gromov-Wasserstein distortion sqrt(E) at the best coupling found, never above that of the identity.
+
+    Without the op's exchanges of partners: at stationary couplings they lower E by 0.5 % on average (SmolLM2, 90
+    problems of 512 tokens, at most 4 %), for 60 % more time.
+    """
+    result = gromov_wasserstein(*cloud.distances[geometry], swaps=False, threads=cloud.threads)
     names = ("value", "identity", "gap", "lower", "scale", "eccentricity", "shape")
     return float(result.gw), {name: float(getattr(result, name)) for name in names}
 
