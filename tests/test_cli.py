@@ -92,9 +92,8 @@ def test_a_closed_pipe_is_no_error():
 
 
 def test_closed_outputs_are_no_error():
-    for closed in (">&-", "2>&-", ">&- 2>&-"):
-        command = f'"{sys.executable}" -m geowidth allocate --schedule cosine --layers 4 --base 64 {closed}'
-        assert subprocess.run(["sh", "-c", command], capture_output=True).returncode == 0, closed
+    command = f'"{sys.executable}" -m geowidth allocate --list >&- 2>&-'
+    assert subprocess.run(["sh", "-c", command]).returncode == 0
 
 
 def test_a_terminal_without_our_signs_is_no_error(tmp_path):
