@@ -98,7 +98,10 @@ def parser_for(name):
 def main(argv=None):
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us (`geowidth ... >&-`)
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):  # a terminal without our signs, a path that is no UTF-8: shown as an escape
             stream.reconfigure(errors="backslashreplace")
     try:

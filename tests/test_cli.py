@@ -91,6 +91,11 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode == 0 and b"Traceback" not in done.stderr
 
 
+def test_closed_outputs_are_no_error():
+    command = f'"{sys.executable}" -m geowidth allocate --list >&- 2>&-'
+    assert subprocess.run(["sh", "-c", command]).returncode == 0
+
+
 def test_a_terminal_without_our_signs_is_no_error(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = call("report", str(tmp_path / "für"), env=environment)

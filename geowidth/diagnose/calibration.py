@@ -49,6 +49,11 @@ class Calibration:
         return [layer["exponent"] for layer in self.layers]
 
     @property
+    def undetermined(self):
+        """Layers whose own exponent these data do not bound."""
+        return [index for index, layer in enumerate(self.layers) if not layer.get("determined")]
+
+    @property
     def difficulty(self):
         """Fitted e_l of every layer, each with its own exponent."""
         return [layer["difficulty"] for layer in self.layers]
@@ -59,11 +64,19 @@ class Calibration:
 
     @classmethod
     def read(cls, path):
-        """Read calibration.json; a file that is none, or lacks a field, is refused."""
+        """Read calibration.json; a file that is none, or lacks a field or a number of a fit, is refused."""
         value = records.read_json(path, KIND, SCHEMA)
         missing = [name for name in cls.__dataclass_fields__ if name not in value]
         if missing:
             raise UserError(f"{path} lacks {', '.join(missing)}; calibrate again with geowidth calibrate")
+        try:
+            rows = [*value["layers"], *({**value["shared"], "difficulty": d} for d in value["shared"]["difficulty"])]
+            whole = all(isinstance(row[name], (int, float)) for row in rows for name in ("difficulty", "exponent"))
+            whole &= len(rows) == 2 * len(value["widths"])
+        except (KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise UserError(f"{path} lacks fits of some layers; calibrate again with geowidth calibrate")
         return cls(**{name: value[name] for name in cls.__dataclass_fields__} | {"widths": tuple(value["widths"])})
 
 

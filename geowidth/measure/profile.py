@@ -59,9 +59,24 @@ class WorkProfile:
         missing = [name for name in names if name not in value]
         if missing:
             raise UserError(f"{path} lacks {', '.join(missing)}; measure again with geowidth measure")
-        layers = len(value["widths"])
-        for geometry, statistics in value["work"].items():
-            for statistic, signal in statistics.items():
-                if len(signal) != layers:
-                    raise UserError(f"{path}: {geometry} {statistic} has {len(signal)} layers, widths has {layers}")
+        try:
+            _check_lists(value)
+        except (AttributeError, TypeError, UserError) as error:
+            words = error if isinstance(error, UserError) else "it is not made of lists with one number a layer"
+            raise UserError(f"{path}: {words}; measure again with geowidth measure") from error
         return cls(**{**{name: value[name] for name in names}, "widths": tuple(value["widths"])})
+
+
+def _check_lists(value):
+    """Refuse a record of work whose lists are not numbers, one a layer."""
+    lists = {"widths": value["widths"]}
+    for geometry, statistics in value["work"].items():
+        lists |= {f"{geometry} {statistic}": signal for statistic, signal in statistics.items()}
+    lists |= {f"dimension {name}": numbers for name, numbers in value["dimension"].items()}
+    layers = len(value["widths"])
+    for name, numbers in lists.items():
+        if len(numbers) != layers:
+            raise UserError(f"{name} has {len(numbers)} layers, widths has {layers}")
+        wrong = next((n for n in numbers if isinstance(n, bool) or not isinstance(n, (int, float))), None)
+        if wrong is not None:
+            raise UserError(f"{name} holds {wrong!r}, which is no number")

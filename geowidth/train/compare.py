@@ -4,7 +4,7 @@ Reads   a run folder (RUN/arms/ARM/seed-S) or single training folders; each must
 Writes  comparison.json (into the run folder, or to --out) and prints a table.
 
 Arms are compared only on equal terms: same seeds, tokens, corpus, training settings and model except for the widths,
-and no arm with more parameters than the baseline. Anything else is refused.
+and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named.
 """
 
 from pathlib import Path
@@ -16,6 +16,7 @@ from geowidth.train.evidence import compare_arms
 
 COMPARISON_FILE = "comparison.json"
 COSTS = ("parameters", "tokens", "flops")
+NEARLY_EQUAL = 0.99
 
 
 def add_arguments(parser):
@@ -56,7 +57,19 @@ def compare_folders(folders, *, baseline="uniform", confidence=0.95, effect=0.01
     settings = {"unit": "nats per token of the validation set", "corpus": results[0]["corpus"], **options}
     settings |= {name: results[0][name] for name in ("training", "evaluation_tokens", "preset")}
     facts = {arm: costs(by_seed) for arm, by_seed in arms.items()}
-    return comparison.to_json(facts) | {"settings": settings, "environment": records.environment()}
+    record = comparison.to_json(facts) | {"settings": settings, "environment": records.environment()}
+    record["sentence"] = " ".join([record["sentence"], *smaller_arms(facts, baseline)])
+    return record
+
+
+def smaller_arms(facts, baseline):
+    """A sentence on every arm that has clearly fewer parameters than the baseline, more than rounding leaves over."""
+    most = facts[baseline]["parameters"]
+    return [
+        f"{arm} has {100 * (1 - fact['parameters'] / most):.1f} % fewer parameters than {baseline}: unequal budgets."
+        for arm, fact in facts.items()
+        if fact["parameters"] < NEARLY_EQUAL * most
+    ]
 
 
 def training_folders(folders):

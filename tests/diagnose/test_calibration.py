@@ -123,10 +123,27 @@ def test_the_picture_and_strict_json(tmp_path):
 def test_damaged_files_are_refused(tmp_path):
     path = tmp_path / "calibration.json"
     value = synthetic(np.linspace(0.02, 0.2, 8), np.full(8, 0.4), noise=0.001).to_json()
+    for change in ({"layers": None}, {"layers": [{}] * 8}, {"shared": {}}, {"widths": [256]}, {"widths": None}):
+        records.write_json(path, value | change)
+        with pytest.raises(UserError, match="lacks fits of some layers"):
+            Calibration.read(path)
     value.pop("layers")
     records.write_json(path, value)
     with pytest.raises(UserError, match="lacks layers"):
         Calibration.read(path)
+
+
+def test_fitted_exponents_that_are_guesses_are_noted(tmp_path):
+    path = tmp_path / "calibration.json"
+    record = synthetic(np.linspace(0.02, 0.2, 8), np.full(8, 0.4), noise=1e-5).to_json()
+    for layer, row in enumerate(record["layers"]):
+        row["determined"] = layer not in (2, 5)
+    records.write_json(path, record)
+    note = "the calibration does not determine the exponents of these layers: 2 5"
+    own = allocate("calibrated", layers=8, base_width=256, calibration=str(path), shared=False)
+    assert own.details["notes"] == [note]
+    assert allocate(work=make_profile(8, 256), exponent="fitted", calibration=str(path)).details["notes"] == [note]
+    assert "notes" not in allocate("calibrated", layers=8, base_width=256, calibration=str(path)).details
 
 
 @pytest.mark.parametrize(

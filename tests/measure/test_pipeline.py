@@ -221,3 +221,25 @@ def test_clouds_and_profiles_read_back(tmp_path):
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     with pytest.raises(UserError, match="cannot read clouds"):
         Clouds.read(tmp_path / "junk.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"widths": None}, "not made of lists"),
+        ({"work": []}, "not made of lists"),
+        ({"work": {"raw": {"shift": None}}}, "not made of lists"),
+        ({"work": {"raw": {"shift": ["much", 1.0]}}}, "raw shift holds 'much'"),
+        ({"dimension": {"twonn_mle": [3.0]}}, "dimension twonn_mle has 1 layers, widths has 2"),
+        ({"widths": [True, 8]}, "widths holds True"),
+    ],
+)
+def test_damaged_profiles_are_refused_with_their_path(tmp_path, change, words):
+    path = tmp_path / "work.json"
+    good = {"work": {"raw": {"shift": [1.0, 2.0]}}, "dimension": {}, "widths": [8, 8], "model_dimension": 4}
+    good |= {"kind": "geowidth.work", "schema": 1, "projections": 3, "details": [], "settings": {}, "environment": {}}
+    records.write_json(path, good)
+    assert WorkProfile.read(path).signal("shift", "raw") == [1.0, 2.0]
+    records.write_json(path, good | change)
+    with pytest.raises(UserError, match=f"work.json: .*{words}"):
+        WorkProfile.read(path)

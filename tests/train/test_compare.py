@@ -48,6 +48,16 @@ def test_single_folders_and_another_baseline(folder, tmp_path, capsys):
     assert record["arms"][1]["difference"]["seeds_for_power"]["effect"] == 0.5
 
 
+def test_a_smaller_arm_is_named(folder):
+    assert "fewer parameters" not in compare_folders(folder)["sentence"]
+    parameters = checkpoint.read_result(folder / "arms" / "cosine" / "seed-0")["parameters"]
+    for seed in (0, 1):
+        change(folder / "arms" / "cosine" / f"seed-{seed}", parameters=parameters * 3 // 4)
+    assert compare_folders(folder)["sentence"].endswith(
+        "cosine has 25.0 % fewer parameters than uniform: unequal budgets."
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

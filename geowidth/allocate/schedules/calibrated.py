@@ -17,6 +17,12 @@ def read_calibration(path, layers):
     return found
 
 
+def undetermined_notes(calibration):
+    """A note on layers whose fitted exponent is a guess; none where all are determined."""
+    layers = " ".join(map(str, calibration.undetermined))
+    return [f"the calibration does not determine the exponents of these layers: {layers}"] if layers else []
+
+
 def calibrated(problem, *, calibration, shared=True):
     """Fitted difficulties and exponents: one exponent for all layers, or with shared=False one a layer.
 
@@ -30,10 +36,11 @@ def calibrated(problem, *, calibration, shared=True):
     rate = np.full(problem.layers, found.shared["exponent"]) if shared else np.array(found.exponents)
     difficulty = np.maximum(np.asarray(fitted, dtype=np.float64), 0.0)
     idle = np.flatnonzero(difficulty == 0.0).tolist()
-    details = {"difficulty": difficulty, "exponents": rate}
+    notes = [] if shared else undetermined_notes(found)
     if idle:
         named = " ".join(map(str, idle))
-        details["notes"] = [f"the loss did not fall as these layers became wider: {named}; they get the floor"]
+        notes.append(f"the loss did not fall as these layers became wider: {named}; they get the floor")
+    details = {"difficulty": difficulty, "exponents": rate, **({"notes": notes} if notes else {})}
     return Optimum(calibrated_surrogate(difficulty, found.widths, rate), details)
 
 

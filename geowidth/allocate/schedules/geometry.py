@@ -9,7 +9,7 @@ import numpy as np
 
 from geowidth import records
 from geowidth.allocate.schedules import Optimum, Rule
-from geowidth.allocate.schedules.calibrated import read_calibration
+from geowidth.allocate.schedules.calibrated import read_calibration, undetermined_notes
 from geowidth.allocate.surrogate import calibrated_surrogate, exponents, per_layer, smooth
 from geowidth.errors import UserError
 
@@ -76,15 +76,17 @@ def geometry(
         difficulty = difficulty * per_layer("sensitivity", read_sensitivity(sensitivity), problem.layers)
     if (exponent == "fitted") != (calibration is not None):
         raise UserError("exponent 'fitted' and a calibration (path of calibration.json) go together; give both or none")
+    notes = []
     if calibration is not None:
-        exponent = read_calibration(calibration, problem.layers).exponents
+        found = read_calibration(calibration, problem.layers)
+        exponent, notes = found.exponents, undetermined_notes(found)
     table = work.dimension
     if exponent == "dimension" and dimension not in table:
         raise UserError(f"dimension is {dimension!r}; the work profile has: {', '.join(table) or 'none'}")
     rate = exponents(exponent, problem.layers, table.get(dimension), smoothness)
-    details = {"work": raw, "difficulty": difficulty, "exponents": rate}
     if not difficulty.any():
-        details["notes"] = ["no layer does any work: all widths are equally good, so they are uniform"]
+        notes.append("no layer does any work: all widths are equally good, so they are uniform")
+    details = {"work": raw, "difficulty": difficulty, "exponents": rate, **({"notes": notes} if notes else {})}
     return Optimum(calibrated_surrogate(difficulty, work.widths, rate), details)
 
 
