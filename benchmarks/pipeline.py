@@ -6,7 +6,7 @@ Libraries the best glue of each signal: scipy cdist for distances (float64, angl
           the exact 2-Wasserstein matching that gudhi runs on POT, scikit-dimension for TwoNN and MLE
 
 Clouds: a randomly initialised nano model; with --clouds FILE, those that `geowidth measure --save-clouds FILE` kept
-(a trained model, SmolLM2). The library's layers are timed on --layers of them and scaled to all, which is said.
+(a trained model, SmolLM2). With --layers both are timed on some layers only and scaled to all, which the notes say.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from geowidth.geometry import HYPERBOLIC_RADIUS
 def add_arguments(parser):
     parser.add_argument("--clouds", nargs="*", type=Path, default=[], help="files of saved clouds")
     parser.add_argument("--tokens", type=int, default=512, help="tokens of the random model's cloud")
-    parser.add_argument("--layers", type=int, default=2, help="layers the libraries are timed on")
+    parser.add_argument("--layers", type=int, help="time this many layers and scale (default: all of them)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
 
 
@@ -55,7 +55,8 @@ def _race(name, clouds, arguments):
     """Rows of one set of clouds: seconds of both for all layers, their ratio, the largest difference of a signal."""
     from geowidth.measure import measure_clouds
 
-    layers = np.unique(np.linspace(0, clouds.layers - 1, min(arguments.layers, clouds.layers)).astype(int)).tolist()
+    count = min(arguments.layers or clouds.layers, clouds.layers)
+    layers = np.unique(np.linspace(0, clouds.layers - 1, count).astype(int)).tolist()
     part = _some_layers(clouds, layers)
     candidates = {
         "geowidth": lambda: measure_clouds(part, threads=arguments.threads),
@@ -65,7 +66,7 @@ def _race(name, clouds, arguments):
     difference = _largest_difference(samples["geowidth"].result, samples["libraries"].result)
     scale = clouds.layers / part.layers
     common = {"op": "pipeline", "x_name": "n", "x_value": clouds.tokens, "threads": arguments.threads}
-    note = f"{clouds.layers} layers, timed on {part.layers} and scaled"
+    note = f"{clouds.layers} layers" + (f", timed on {count} and scaled" if count < clouds.layers else "")
     rows = []
     for provider, sample in samples.items():
         for metric in ("wall", "cpu"):
@@ -77,10 +78,6 @@ def _race(name, clouds, arguments):
         rows.append(
             Row(provider="ratio", mode=name, metric="ratio", error=difference, note=words, **quotient, **common)
         )
-    whole = interleave({"geowidth": lambda: measure_clouds(clouds, threads=arguments.threads)}, arguments.rounds, 0)
-    words = f"all {clouds.layers} layers, not scaled"
-    times = whole["geowidth"].quantiles("wall")
-    rows.append(Row(provider="geowidth", mode=f"{name}, whole", metric="wall", note=words, **times, **common))
     return rows
 
 
