@@ -60,7 +60,7 @@ def _race(name, clouds, arguments):
     part = _some_layers(clouds, layers)
     candidates = {
         "geowidth": lambda: measure_clouds(part, threads=arguments.threads),
-        "libraries": lambda: [library_layer(part.before[i], part.after[i]) for i in range(part.layers)],
+        "libraries": lambda: _library_layers(part, arguments.threads),
     }
     samples = interleave(candidates, rounds=arguments.rounds, warmup=1, keep=True)
     difference = _largest_difference(samples["geowidth"].result, samples["libraries"].result)
@@ -79,6 +79,13 @@ def _race(name, clouds, arguments):
             Row(provider="ratio", mode=name, metric="ratio", error=difference, note=words, **quotient, **common)
         )
     return rows
+
+
+def _library_layers(clouds, threads):
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(threads):
+        return [library_layer(clouds.before[i], clouds.after[i]) for i in range(clouds.layers)]
 
 
 def _some_layers(clouds, layers):

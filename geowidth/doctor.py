@@ -94,6 +94,11 @@ def _choices(operation, device):
     return [{"backend": n, "serves": reason is None, "reason": reason} for n, reason in operation.report(device)]
 
 
+def _nobody(choices, device):
+    """Why an op has no backend on a device: all refuse, or none was written."""
+    return "no backend serves it here" if choices else f"no backend for {device}; move the tensors to the CPU"
+
+
 def render(facts):
     """The facts as text."""
     lines = [f"geowidth {facts['geowidth']}, Python {facts['python']}, {facts['machine']}"]
@@ -114,7 +119,7 @@ def render(facts):
         lines += ["", f"ops on {device}"]
         for name, devices in facts["operations"].items():
             used = next((c["backend"] for c in devices[device] if c["serves"]), None)
-            lines.append(f"  {name}: {used or 'no backend serves it here'}")
+            lines.append(f"  {name}: {used or _nobody(devices[device], device)}")
             for choice in devices[device]:
                 if not choice["serves"]:
                     lines.append(f"    not {choice['backend']}: {choice['reason']}")

@@ -184,6 +184,17 @@ def test_stages_work_alone_from_files(finished, tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_measuring_an_unfinished_training_says_so(finished, tmp_path, capsys):
+    import shutil
+
+    folder = tmp_path / "begun"
+    shutil.copytree(finished / "arms" / "uniform" / "seed-0", folder)
+    for name in ("model.json", "model.safetensors", "result.json"):
+        (folder / name).unlink()
+    assert cli.main(["measure", str(folder), "--out", str(tmp_path / "w.json")]) == 2
+    assert "is not finished" in capsys.readouterr().err
+
+
 def test_measuring_refuses_a_model_with_nan(finished, tmp_path, capsys):
     import shutil
 

@@ -158,7 +158,10 @@ def _open_folder(folder, name=None):
         if (folder / "tokenizer.json").is_file():
             return OpenedModel(model, source, *_tokenizer(folder))
         return OpenedModel(model, source, context=model.config.context)
-    kind = str(read_config(folder).get("model_type"))
+    config = read_config(folder)
+    if config.get("kind") == "geowidth.training":
+        raise UserError(f"the training in {folder} is not finished; run its command again to finish it")
+    kind = str(config.get("model_type"))
     if kind.startswith(TAPERED) or kind == "nemotron-nas" or find_spec("transformers") is None:
         model = model_from(read_checkpoint(folder)).float()
     else:
