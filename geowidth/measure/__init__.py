@@ -17,6 +17,7 @@ _HOME = {
     "measure": "pipeline",
     "measure_clouds": "pipeline",
     "WorkProfile": "profile",
+    "DEFAULT_STATISTICS": "statistics",
     "STATISTICS": "statistics",
     "persistence_diagram": "topology",
     "diagram_distance": "topology",

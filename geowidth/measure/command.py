@@ -33,7 +33,9 @@ def add_arguments(parser):
     parser.add_argument("--download", action="store_true", help="fetch a Hugging Face name that is not here yet")
     parser.add_argument("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
     parser.add_argument("--geometries", nargs="+", metavar="NAME", help="raw spherical hyperbolic (default: all)")
-    parser.add_argument("--statistics", nargs="+", metavar="NAME", help="shift gw topology (default: all)")
+    parser.add_argument(
+        "--statistics", nargs="+", metavar="NAME", help="shift gw topology gw_entropic (default: the first three)"
+    )
     parser.add_argument("--radius", type=float, help="of the hyperbolic geometry's ball (default: tanh 1)")
     parser.add_argument("--neighbours", type=int, default=20, help="k of the Levina-Bickel dimension")
     parser.add_argument("--bootstrap", type=int, default=0, metavar="B", help="subsamples for 5-95 %% bands")

@@ -15,7 +15,7 @@ from geowidth.measure.dimension import intrinsic_dimension
 from geowidth.measure.kept import KeptLayers, fingerprint
 from geowidth.measure.profile import WorkProfile
 from geowidth.measure.sequences import draw_tokens, windows_of
-from geowidth.measure.statistics import STATISTICS, LayerCloud, large_norm_tokens
+from geowidth.measure.statistics import DEFAULT_STATISTICS, STATISTICS, LayerCloud, large_norm_tokens
 from geowidth.progress import Progress
 
 # Above this many tokens one layer's matrices fill the caches and the kernels' own threads do better than two layers.
@@ -34,7 +34,7 @@ class MeasureSettings:
     """
 
     geometries: tuple[str, ...] = tuple(GEOMETRIES)
-    statistics: tuple[str, ...] = tuple(STATISTICS)
+    statistics: tuple[str, ...] = DEFAULT_STATISTICS
     radius: float = HYPERBOLIC_RADIUS
     neighbours: int = 20
     bootstrap: int = 0

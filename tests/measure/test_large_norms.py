@@ -6,7 +6,7 @@ import torch
 from geowidth.measure.clouds import Clouds
 from geowidth.measure.pipeline import MeasureSettings, measure_clouds
 from geowidth.measure.profile import WorkProfile
-from geowidth.measure.statistics import STATISTICS
+from geowidth.measure.statistics import DEFAULT_STATISTICS
 
 
 def clouds_with_sink(tokens=24, sink=None, layers=2):
@@ -30,7 +30,7 @@ def test_raw_signals_with_and_without_the_sink(tmp_path):
         whole.before[:, rest], whole.after[:, rest], whole.token_ids[rest], whole.positions[rest], (8, 8), 2, {}
     )
     alone = measure_clouds(part, MeasureSettings(geometries=("raw",)))
-    for name in STATISTICS:
+    for name in DEFAULT_STATISTICS:
         with_sink, without = profile.signal(name, "raw"), profile.raw_without_large_norms[name]
         assert without[0] == with_sink[0]  # nothing is flagged in layer 0
         assert without[1] == pytest.approx(alone.signal(name, "raw")[1], rel=1e-9)
@@ -40,7 +40,7 @@ def test_raw_signals_with_and_without_the_sink(tmp_path):
 
 def test_no_sink_and_no_raw():
     profile = measure_clouds(clouds_with_sink())
-    assert profile.raw_without_large_norms == {name: profile.signal(name, "raw") for name in STATISTICS}
+    assert profile.raw_without_large_norms == {name: profile.signal(name, "raw") for name in DEFAULT_STATISTICS}
     spherical = measure_clouds(clouds_with_sink(), MeasureSettings(geometries=("spherical",)))
     assert spherical.raw_without_large_norms == {}
 

@@ -165,6 +165,17 @@ def test_some_signals_only():
         profile.signal("topology", "raw")
 
 
+def test_the_entropic_signal_is_measured_when_asked_for():
+    settings = MeasureSettings(geometries=("raw",), statistics=("gw", "gw_entropic"))
+    profile = measure_clouds(make_clouds(layers=2), settings)
+    for layer in range(2):
+        facts = profile.details[layer]["raw"]["gw_entropic"]
+        assert facts["eps_rel"] == pytest.approx(0.1) and facts["converged"] and facts["marginal_error"] < 1e-3
+        assert profile.signal("gw_entropic", "raw")[layer] == pytest.approx(math.sqrt(facts["value"]))
+        # Its plan is a coupling like any other, so its value is no less than the lower bound.
+        assert facts["value"] >= profile.details[layer]["raw"]["gw"]["lower"]
+
+
 def test_repeated_states_are_counted():
     clouds = make_clouds(layers=1, tokens=30)
     clouds = changed(clouds, lambda x: torch.cat([x, x[:, :4]], dim=1))
