@@ -81,3 +81,14 @@ def test_second_derivatives_are_refused(generator):
     (gradient,) = torch.autograd.grad(pairwise_distances(x).sum(), x, create_graph=True)
     with pytest.raises(UserError, match="differentiable once"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_calls_without_a_gradient_and_the_custom_op_give_the_same_bits(dtype):
+    """Calls that record nothing go past the dispatcher; those with a gradient do not."""
+    x = torch.randn(19, 7, generator=torch.Generator().manual_seed(4)).to(dtype)
+    direct = pairwise_distances(x, geometry="all")
+    recorded = pairwise_distances(x.clone().requires_grad_(), geometry="all")
+    for name in direct:
+        assert recorded[name].requires_grad and not direct[name].requires_grad
+        assert torch.equal(direct[name], recorded[name].detach())

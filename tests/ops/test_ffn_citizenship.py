@@ -35,6 +35,21 @@ def test_opcheck_of_backward():
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("gated,bias,recompute", [(True, False, False), (False, True, True), (True, True, False)])
+def test_eager_calls_and_the_custom_op_give_the_same_bits(gated, bias, recompute):
+    """Eager calls go past the dispatcher; compiled and transformed code does not."""
+    inputs = make(7, 11, 13, gated=gated, bias=bias)
+
+    def through_the_op(inputs, activation):
+        return torch.ops.geowidth.ffn(*inputs.values(), activation, True, recompute, None, "ieee")[0]
+
+    direct = outputs(call, inputs, "silu", recompute="gate_up" if recompute else None)
+    for found, expected in zip(direct, outputs(through_the_op, inputs, "silu"), strict=True):
+        assert torch.equal(found, expected)
+    with torch.no_grad():
+        assert torch.equal(call(inputs, "silu"), direct[0])
+
+
 def test_compile_whole_graph_without_recompiling():
     """Token counts are dynamic from the first batch on; one graph serves them all, gradients and no_grad apart."""
     torch._dynamo.reset()
