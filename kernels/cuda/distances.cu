@@ -69,7 +69,7 @@ void distance_epilogue(const DistanceArguments<T>& arguments, cudaStream_t strea
   const int64_t grid_rows = blocks(arguments.n, block_rows);
   const dim3 grid(static_cast<unsigned>(blocks(arguments.m, block_columns)),
                   static_cast<unsigned>(grid_rows < most_grid_rows ? grid_rows : most_grid_rows));
-  launch(&epilogue<T>, grid, dim3(block_columns, block_rows), 0, stream, arguments);
+  launch(&epilogue<T>, {grid, dim3(block_columns, block_rows)}, stream, arguments);
 }
 
 template void distance_epilogue<float>(const DistanceArguments<float>&, cudaStream_t);

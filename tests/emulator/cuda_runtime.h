@@ -18,6 +18,8 @@ typedef int cudaError_t;
 typedef struct CUstream_st* cudaStream_t;
 constexpr cudaError_t cudaSuccess = 0, cudaErrorInvalidConfiguration = 9;
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+
 inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 inline const char* cudaGetErrorString(cudaError_t status) {
@@ -58,4 +60,14 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
                        [&] { emulator::call(kernel, arguments, std::index_sequence_for<Parameters...>()); });
   });
   return cudaSuccess;
+}
+
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+template <typename... Parameters>
+cudaError_t cudaLaunchCooperativeKernel(void (*)(Parameters...), dim3, dim3, void**, size_t, cudaStream_t) {
+  return cudaErrorInvalidConfiguration;
 }
