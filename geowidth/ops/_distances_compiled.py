@@ -1,16 +1,14 @@
 """Calls of the compiled distance kernels: contiguous rows, addresses and sizes, nothing checked here."""
 
-import torch
-
 from geowidth.geometry import GEOMETRIES, chord_scale
+from geowidth.ops import backend, cuda_support
 from geowidth.ops._distances_torch import NEAR
-from geowidth.ops.backend import cuda, native
 
 
 def run_native(x, y, names, radius, threads):
     """List of (n, m) matrices by geowidth._native, in the dtype of `x`, float32 or float64."""
     x, y, matrices, out = _prepare(x, y, names)
-    _function(native()[0], x)(
+    _function(backend.native()[0], x)(
         x=x.data_ptr(),
         n=x.shape[0],
         y=(x if y is None else y).data_ptr(),
@@ -28,14 +26,6 @@ def run_native(x, y, names, radius, threads):
     return matrices
 
 
-def why_not_cuda(**_):
-    """None, or a sentence: geowidth._cuda was not built, or there is no GPU that torch can use."""
-    reason = cuda()[1]
-    if reason is None and not torch.cuda.is_available():
-        reason = "torch sees no CUDA GPU; use a machine with one and a torch built for CUDA"
-    return reason
-
-
 def run_cuda(x, y, names, radius, threads):
     """List of (n, m) matrices by geowidth._cuda on the device of `x`.
 
@@ -46,8 +36,8 @@ def run_cuda(x, y, names, radius, threads):
     wide_x = x.double()
     wide_y = wide_x if y is None else y.double()
     gram, square_x, square_y = wide_x @ wide_y.T, (wide_x * wide_x).sum(1), (wide_y * wide_y).sum(1)
-    with torch.cuda.device(x.device):
-        _function(cuda()[0], x)(
+    with cuda_support.on_device(x):
+        _function(backend.cuda()[0], x)(
             gram=gram.data_ptr(),
             x=x.data_ptr(),
             y=(x if y is None else y).data_ptr(),
@@ -60,7 +50,7 @@ def run_cuda(x, y, names, radius, threads):
             scale=chord_scale(radius),
             near=NEAR[x.dtype],
             symmetric=y is None,
-            stream=torch.cuda.current_stream().cuda_stream,
+            stream=cuda_support.stream(x),
         )
     return matrices
 

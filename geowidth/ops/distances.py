@@ -19,7 +19,7 @@ from geowidth.geometry import (
     times_power_of_two,
     unit_scale,
 )
-from geowidth.ops import _distances_compiled, _distances_torch
+from geowidth.ops import _distances_compiled, _distances_torch, cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 
 BLOCK = 2048  # rows and columns computed at a time when the result goes to `out`
@@ -272,7 +272,7 @@ OPERATION = Operation(
     "pairwise_distances",
     [
         Backend("native", ("cpu",), _distances_compiled.run_native, why_not_native),
-        Backend("cuda", ("cuda",), _distances_compiled.run_cuda, _distances_compiled.why_not_cuda),
+        Backend("cuda", ("cuda",), _distances_compiled.run_cuda, cuda_support.why_not),
         Backend("torch", ("cpu", "cuda"), _distances_torch.run),
     ],
 )
