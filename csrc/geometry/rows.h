@@ -1,22 +1,11 @@
-// What is computed from two raw rows where the Gram matrix is not accurate enough: plain loops, one thread each. The
-// CPU kernels have vectorised loops of their own around the same pieces.
+// Pieces of what is computed from two raw rows where the Gram matrix is not accurate enough. The loops over the columns
+// are the backends' own: csrc/cpu/distances.simd.cpp, kernels/cuda/rows.h.
 #pragma once
 
 #include "geometry/spherical.h"
 
 namespace geowidth {
 namespace geometry {
-
-// |x - y|^2.
-template <typename T>
-GEOWIDTH_HOST_DEVICE static inline double direct_square(const T* x, const T* y, int64_t depth) {
-  double sum = 0;
-  for (int64_t k = 0; k < depth; ++k) {
-    const double difference = static_cast<double>(x[k]) - static_cast<double>(y[k]);
-    sum += difference * difference;
-  }
-  return sum;
-}
 
 // Whether row x comes after row y in dictionary order.
 template <typename T>
@@ -56,22 +45,6 @@ GEOWIDTH_HOST_DEVICE static inline double projection_factor(double dot, double s
 }
 GEOWIDTH_HOST_DEVICE static inline double projection_factor(double dot, double square_b, const double*) {
   return dot / square_b;
-}
-
-// sin^2(t/2) of the angle t <= pi/2 between the two lines. Exchanging x and y changes no bit.
-template <typename T>
-GEOWIDTH_HOST_DEVICE static inline double direct_half_square(const T* x, const T* y, int64_t depth, double square_x,
-                                                             double square_y, double dot) {
-  const OrderedRows<T> rows = ordered(x, y, depth, square_x, square_y);
-  const double factor = projection_factor(dot, rows.square_b, x);
-  double square = 0, along = 0;
-  for (int64_t k = 0; k < depth; ++k) {
-    const double base = static_cast<double>(rows.b[k]);
-    const double residual = fma(-factor, base, static_cast<double>(rows.a[k]));
-    square += residual * residual;
-    along += residual * base;
-  }
-  return half_square_from_residual(square, along, rows.square_a, rows.square_b);
 }
 
 }  // namespace geometry

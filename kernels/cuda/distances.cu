@@ -1,79 +1,389 @@
-// Distances of three geometries from a float64 Gram matrix: one pass, one thread an entry.
+// Distances of three geometries from a Gram matrix: one pass reads it once and writes every matrix wanted once.
+//
+// A thread owns a square of V x V entries (16 bytes of results each way: V = 4 for float, 2 for double), a warp a patch
+// of 4 x 8 such squares, a block a tile of 4 x 2 patches. A symmetric matrix launches the tiles from the diagonal up; a
+// thread writes its square and the square's transpose from registers, rows of 16 bytes both ways. Where the rows of the
+// result are not aligned to 16 bytes (m not a multiple of V), a warp lays its patch into shared memory and writes it
+// row by row, then column by column, whole runs of neighbours at a time. Pairs too close for the Gram matrix are
+// computed from the raw rows by the whole warp, one after another.
 #include "distances.h"
 
+#include "device.h"
 #include "geometry/hyperbolic.h"
 #include "geometry/raw.h"
-#include "geometry/rows.h"
 #include "launch.h"
+#include "rows.h"
 
 namespace geowidth {
 namespace cuda {
 namespace {
 
-constexpr int block_columns = 32, block_rows = 8;
-constexpr int64_t most_grid_rows = 65535;  // CUDA's limit of gridDim.y; rows beyond it are taken by striding
+constexpr int lanes_down = 4, lanes_across = 8;  // squares of a patch
+constexpr int warps_down = 4, warps_across = 2;  // patches of a tile
+constexpr int block_threads = warps_down * warps_across * warp_size;
+constexpr int block_warps = block_threads / warp_size;
+constexpr int64_t most_blocks = 1 << 20;  // of the surveys; further rows are taken by striding
 
-template <typename T>
-__device__ void write_raw(const DistanceArguments<T>& a, int64_t i, int64_t j, double gram) {
-  double square = geometry::raw_square(gram, a.square_x[i], a.square_y[j]);
-  if (geometry::raw_is_near(square, a.square_x[i], a.square_y[j], a.near))
-    square = geometry::direct_square(a.x + i * a.depth, a.y + j * a.depth, a.depth);
-  a.out[0][i * a.m + j] = geometry::raw_distance(static_cast<T>(square));
+int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// ---------------------------------------------------------------- geometry of a tile
+
+template <typename O>
+struct Tiling {
+  static constexpr int side = 16 / sizeof(O);  // of a thread's square
+  static constexpr int patch_rows = lanes_down * side, patch_columns = lanes_across * side;
+  static constexpr int tile = warps_down * patch_rows;
+  static constexpr int pitch = patch_columns + 1;  // of a patch in shared memory: columns hit different banks
+  static_assert(tile == warps_across * patch_columns, "tiles are square");
+};
+
+struct Place {
+  int64_t row, column;
+};
+
+// Tiles in row r of a trapezoid begin on its diagonal: the rows before r hold r * across - r (r - 1) / 2 of them.
+__host__ __device__ inline int64_t tiles_before(int64_t r, int64_t across) { return r * across - r * (r - 1) / 2; }
+
+// Row and column of a tile in the trapezoid, by its number.
+__device__ inline Place tile_of(int64_t number, int64_t across) {
+  const double middle = static_cast<double>(across) + 0.5;
+  int64_t r = static_cast<int64_t>(middle - geometry::square_root(middle * middle - 2.0 * static_cast<double>(number)));
+  while (r > 0 && tiles_before(r, across) > number) --r;
+  while (tiles_before(r + 1, across) <= number) ++r;
+  return {r, r + number - tiles_before(r, across)};
 }
 
-template <typename T>
-__device__ void write_angular(const DistanceArguments<T>& a, int64_t i, int64_t j, double gram) {
-  const double inverse = (1.0 / geometry::square_root(a.square_x[i])) * (1.0 / geometry::square_root(a.square_y[j]));
-  const double half = geometry::signed_half_square(gram * inverse);
-  const bool opposite = geometry::is_negative(half);
-  double kept = geometry::magnitude(half);
-  if (geometry::angle_is_near(half, a.near))
-    kept = geometry::direct_half_square(a.x + i * a.depth, a.y + j * a.depth, a.depth, a.square_x[i], a.square_y[j],
-                                        gram);
-  const T result = static_cast<T>(kept);
-  if (a.out[1]) a.out[1][i * a.m + j] = geometry::spherical_distance(result, opposite);
-  if (a.out[2]) a.out[2][i * a.m + j] = geometry::hyperbolic_distance(result, opposite, static_cast<T>(a.scale));
+// The warp's patch.
+template <typename T, typename G, typename O>
+__device__ __forceinline__ Place patch_place(const DistanceArguments<T, G, O>& a) {
+  using Size = Tiling<O>;
+  const int64_t across = (a.m - a.column + Size::tile - 1) / Size::tile, number = blockIdx.x;
+  const Place tile = a.symmetric ? tile_of(number, across) : Place{number / across, number % across};
+  const int warp = threadIdx.x / warp_size;
+  return {a.row + tile.row * Size::tile + warp / warps_across * Size::patch_rows,
+          a.column + tile.column * Size::tile + warp % warps_across * Size::patch_columns};
 }
 
-template <typename T>
-__device__ void write_diagonal(const DistanceArguments<T>& a, int64_t i) {
-  const T zero = static_cast<T>(a.square_x[i] - a.square_x[i]);  // NaN for a row that is not finite
-  for (int g = 0; g < 3; ++g)
-    if (a.out[g]) a.out[g][i * a.m + i] = zero;
+template <typename O>
+__device__ __forceinline__ Place square_place(Place patch, int lane) {
+  return {patch.row + lane / lanes_across * Tiling<O>::side, patch.column + lane % lanes_across * Tiling<O>::side};
 }
 
-template <typename T>
-__global__ void epilogue(DistanceArguments<T> a) {
-  const int64_t j = static_cast<int64_t>(blockIdx.x) * block_columns + threadIdx.x;
-  if (j >= a.m) return;
-  for (int64_t i = static_cast<int64_t>(blockIdx.y) * block_rows + threadIdx.y; i < a.n;
-       i += static_cast<int64_t>(gridDim.y) * block_rows) {
-    if (a.symmetric && i == j) {
-      write_diagonal(a, i);
-      continue;
-    }
-    // A library's Gram matrix need not be symmetric in its last bits: both twins read the upper one.
-    const double gram = a.symmetric && i > j ? a.gram[j * a.m + i] : a.gram[i * a.m + j];
-    if (a.out[0]) write_raw(a, i, j, gram);
-    if (a.out[1] || a.out[2]) write_angular(a, i, j, gram);
+// Whether entry (i, j) is computed at all: inside the panel, and in a symmetric matrix above the diagonal.
+template <typename T, typename G, typename O>
+__device__ __forceinline__ bool computed(const DistanceArguments<T, G, O>& a, int64_t i, int64_t j) {
+  return i < a.end && j < a.m && (!a.symmetric || j > i);
+}
+
+// ---------------------------------------------------------------- from the Gram matrix
+
+// A thread's square: squared raw distances, and half squares with the sign of the cosine, as far as they are wanted;
+// bit r * side + c tells that entry (r, c) is to be computed again.
+template <typename O>
+struct Square {
+  static constexpr int side = Tiling<O>::side;
+  O raw[side][side], half[side][side];
+  unsigned raw_near, half_near;
+};
+
+template <int side, typename G>
+__device__ __forceinline__ void load_gram(const G* address, G (&gram)[side]) {
+  constexpr int size = Piece<G>::size;
+  static_assert(side % size == 0, "whole pieces");
+#pragma unroll
+  for (int v = 0; v < side; v += size) {
+    const uint4 bits = __ldcs(reinterpret_cast<const uint4*>(address + v));
+    memcpy(&gram[v], &bits, sizeof bits);
   }
 }
 
-int64_t blocks(int64_t count, int64_t size) { return (count + size - 1) / size; }
+template <typename T, typename G, typename O>
+__device__ __forceinline__ void from_gram(const DistanceArguments<T, G, O>& a, Place place, Square<O>& s) {
+  constexpr int side = Square<O>::side;
+  double square_y[side], inverse_y[side];
+#pragma unroll
+  for (int c = 0; c < side; ++c) {
+    const bool inside = place.column + c < a.m;
+    square_y[c] = inside ? __ldg(a.square_y + place.column + c) : 0.0;
+    inverse_y[c] = inside ? __ldg(a.inverse_y + place.column + c) : 0.0;
+  }
+#pragma unroll
+  for (int r = 0; r < side; ++r) {
+    const int64_t i = place.row + r;
+    if (i >= a.end) continue;
+    const double square_x = __ldg(a.square_x + i), inverse_x = __ldg(a.inverse_x + i);
+    G gram[side];
+    load_gram(a.gram + (i - a.row) * a.stride + (place.column - a.column), gram);
+#pragma unroll
+    for (int c = 0; c < side; ++c) {
+      const unsigned bit = computed(a, i, place.column + c) ? 1u << (r * side + c) : 0u;
+      const double dot = static_cast<double>(gram[c]);
+      if (a.out[0]) {
+        const double square = geometry::raw_square(dot, square_x, square_y[c]);
+        if (geometry::raw_is_near(square, square_x, square_y[c], a.near)) s.raw_near |= bit;
+        s.raw[r][c] = static_cast<O>(square);
+      }
+      if (a.out[1] || a.out[2]) {
+        const double half = geometry::signed_half_square(dot * (inverse_x * inverse_y[c]));
+        if (geometry::angle_is_near(half, a.near)) s.half_near |= bit;
+        s.half[r][c] = static_cast<O>(half);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- from the raw rows
+
+// values[bit / side][bit % side] = value, without an index that would send the array to memory.
+template <int side, typename O>
+__device__ __forceinline__ void put(O (&values)[side][side], int bit, O value) {
+#pragma unroll
+  for (int r = 0; r < side; ++r)
+#pragma unroll
+    for (int c = 0; c < side; ++c)
+      if (r * side + c == bit) values[r][c] = value;
+}
+
+// values[r][c] = direct(i, j, values[r][c]) for every bit of every lane's mask, the whole warp on one pair at a time.
+template <typename O, typename Direct>
+__device__ __forceinline__ void refine(Place patch, unsigned mask, O (&values)[Tiling<O>::side][Tiling<O>::side],
+                                       const Direct& direct) {
+  constexpr int side = Tiling<O>::side;
+  const int lane = threadIdx.x % warp_size;
+  for (unsigned waiting = __ballot_sync(whole_warp, mask != 0); waiting;
+       waiting = __ballot_sync(whole_warp, mask != 0)) {
+    const int owner = __ffs(static_cast<int>(waiting)) - 1;
+    const int bit = __ffs(static_cast<int>(__shfl_sync(whole_warp, mask, owner))) - 1;
+    const Place square = square_place<O>(patch, owner);
+    const O value = static_cast<O>(direct(square.row + bit / side, square.column + bit % side));
+    if (lane == owner) {
+      put(values, bit, value);
+      mask &= mask - 1;
+    }
+  }
+}
+
+template <typename T, typename G, typename O>
+__device__ __forceinline__ void refine_raw(const DistanceArguments<T, G, O>& a, Place patch, Square<O>& s) {
+  refine<O>(patch, s.raw_near, s.raw, [&](int64_t i, int64_t j) {
+    return warp_square(a.x + i * a.depth, a.y + j * a.depth, a.depth);
+  });
+}
+
+template <typename T, typename G, typename O>
+__device__ __forceinline__ void refine_half(const DistanceArguments<T, G, O>& a, Place patch, Square<O>& s) {
+  refine<O>(patch, s.half_near, s.half, [&](int64_t i, int64_t j) {
+    const double dot = static_cast<double>(a.gram[(i - a.row) * a.stride + (j - a.column)]);
+    return copysign(warp_half_square(a.x + i * a.depth, a.y + j * a.depth, a.depth, a.square_x[i], a.square_y[j], dot),
+                    dot);
+  });
+}
+
+// The square on the diagonal: what lies under it is what lies above, and on it is 0 (NaN for a row that is not finite).
+template <int side, typename O>
+__device__ __forceinline__ void symmetrise(O (&values)[side][side], const double* square, int64_t row, int64_t end) {
+#pragma unroll
+  for (int r = 0; r < side; ++r) {
+#pragma unroll
+    for (int c = 0; c < r; ++c) values[r][c] = values[c][r];
+    if (row + r < end) values[r][r] = static_cast<O>(square[row + r] - square[row + r]);
+  }
+}
+
+// ---------------------------------------------------------------- writing
+
+template <int side, typename O>
+__device__ __forceinline__ void store_piece(O* address, const O (&values)[side]) {
+  uint4 bits;
+  static_assert(sizeof bits == sizeof values, "16 bytes");
+  memcpy(&bits, values, sizeof bits);
+  __stcs(reinterpret_cast<uint4*>(address), bits);
+}
+
+// A thread's square, and its transpose below the diagonal, 16 bytes at a time: m is a multiple of side.
+template <int side, typename T, typename G, typename O>
+__device__ __forceinline__ void write_square(const DistanceArguments<T, G, O>& a, O* out, Place place,
+                                             const O (&values)[side][side]) {
+  if (place.column >= a.m || (a.symmetric && place.column < place.row)) return;
+#pragma unroll
+  for (int r = 0; r < side; ++r)
+    if (place.row + r < a.end) store_piece(out + (place.row + r) * a.m + place.column, values[r]);
+  if (!a.symmetric || place.column == place.row) return;
+#pragma unroll
+  for (int c = 0; c < side; ++c) {
+    O column[side];
+#pragma unroll
+    for (int r = 0; r < side; ++r) column[r] = values[r][c];
+    store_piece(out + (place.column + c) * a.m + place.row, column);
+  }
+}
+
+// The warp's patch through its part of shared memory, neighbours by neighbouring lanes.
+template <int side, typename T, typename G, typename O>
+__device__ __forceinline__ void write_patch(const DistanceArguments<T, G, O>& a, O* out, Place patch,
+                                            const O (&values)[side][side]) {
+  using Size = Tiling<O>;
+  O* shared = reinterpret_cast<O*>(dynamic_shared()) + threadIdx.x / warp_size * (Size::patch_rows * Size::pitch);
+  const int lane = threadIdx.x % warp_size;
+  const Place mine = square_place<O>({0, 0}, lane);
+#pragma unroll
+  for (int r = 0; r < side; ++r)
+#pragma unroll
+    for (int c = 0; c < side; ++c) shared[(mine.row + r) * Size::pitch + mine.column + c] = values[r][c];
+  __syncwarp();
+  for (int index = lane; index < Size::patch_rows * Size::patch_columns; index += warp_size) {
+    const int r = index / Size::patch_columns, c = index % Size::patch_columns;
+    const int64_t i = patch.row + r, j = patch.column + c;
+    if (i < a.end && j < a.m && (!a.symmetric || j >= i)) __stcs(out + i * a.m + j, shared[r * Size::pitch + c]);
+  }
+  for (int index = lane; a.symmetric && index < Size::patch_rows * Size::patch_columns; index += warp_size) {
+    const int r = index % Size::patch_rows, c = index / Size::patch_rows;
+    const int64_t i = patch.row + r, j = patch.column + c;
+    if (computed(a, i, j)) __stcs(out + j * a.m + i, shared[r * Size::pitch + c]);
+  }
+  __syncwarp();
+}
+
+// Where shared memory was asked for, rows are not aligned.
+template <bool aligned_rows, int side, typename T, typename G, typename O, typename Map>
+__device__ __forceinline__ void write(const DistanceArguments<T, G, O>& a, O* out, Place patch,
+                                      const O (&carried)[side][side], const Map& map) {
+  O values[side][side];
+#pragma unroll
+  for (int r = 0; r < side; ++r)
+#pragma unroll
+    for (int c = 0; c < side; ++c) values[r][c] = map(carried[r][c]);
+  if (aligned_rows)
+    write_square(a, out, square_place<O>(patch, threadIdx.x % warp_size), values);
+  else
+    write_patch(a, out, patch, values);
+}
+
+template <bool aligned_rows, typename T, typename G, typename O>
+__global__ void __launch_bounds__(block_threads, 2) epilogue(const DistanceArguments<T, G, O> a) {
+  using Size = Tiling<O>;
+  const Place patch = patch_place(a);
+  if (patch.row >= a.end || patch.column >= a.m || (a.symmetric && patch.column + Size::patch_columns <= patch.row))
+    return;
+  const Place place = square_place<O>(patch, threadIdx.x % warp_size);
+  Square<O> s = {};
+  if (place.column < a.m && (!a.symmetric || place.column >= place.row)) from_gram(a, place, s);
+  refine_raw(a, patch, s);
+  refine_half(a, patch, s);
+  if (a.symmetric && place.column == place.row) {
+    symmetrise(s.raw, a.square_x, place.row, a.end);
+    symmetrise(s.half, a.square_x, place.row, a.end);
+  }
+  if (a.out[0]) write<aligned_rows>(a, a.out[0], patch, s.raw, [](O square) { return geometry::raw_distance(square); });
+  if (a.out[1])
+    write<aligned_rows>(a, a.out[1], patch, s.half, [](O half) {
+      return geometry::spherical_distance(geometry::magnitude(half), geometry::is_negative(half));
+    });
+  if (a.out[2])
+    write<aligned_rows>(a, a.out[2], patch, s.half, [&](O half) {
+      return geometry::hyperbolic_distance(geometry::magnitude(half), geometry::is_negative(half),
+                                           static_cast<O>(a.scale));
+    });
+}
+
+// ---------------------------------------------------------------- surveys
+
+// A warp a row.
+template <typename T>
+__global__ void __launch_bounds__(block_threads) rows_kernel(CloudArguments<T> cloud, double smallest, double largest,
+                                                             CloudFacts* facts) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * block_warps;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * block_warps + threadIdx.x / warp_size; i < cloud.count;
+       i += step) {
+    const T* row = cloud.rows + i * cloud.depth;
+    const double square = warp_dot(row, row, cloud.depth);
+    if (threadIdx.x % warp_size != 0) continue;
+    cloud.square[i] = square;
+    cloud.inverse[i] = 1.0 / geometry::square_root(square);
+    if (square == 0) atomicMax(&facts->zero_row, 1);
+    if (square > largest || (square < smallest && square > 0)) atomicMax(&facts->extreme_row, 1);
+  }
+}
+
+// Steele, Lea, Flood (2014): SplitMix64's output function.
+__device__ inline uint64_t scrambled(uint64_t x) {
+  x = (x + 1) * 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// A warp a pair.
+template <typename T>
+__global__ void __launch_bounds__(block_threads) pairs_kernel(CloudArguments<T> x, CloudArguments<T> y, int samples,
+                                                              double near, bool raw, bool angular, bool symmetric,
+                                                              CloudFacts* facts) {
+  const int sample = static_cast<int>(blockIdx.x) * block_warps + static_cast<int>(threadIdx.x) / warp_size;
+  if (sample >= samples) return;
+  const int64_t i = static_cast<int64_t>(scrambled(2u * static_cast<unsigned>(sample)) % x.count);
+  const int64_t j = static_cast<int64_t>(scrambled(2u * static_cast<unsigned>(sample) + 1) % y.count);
+  if (symmetric && i == j) return;
+  const double dot = warp_dot(x.rows + i * x.depth, y.rows + j * x.depth, x.depth);
+  if (threadIdx.x % warp_size != 0) return;
+  const double square_x = x.square[i], square_y = y.square[j];
+  const double square = geometry::raw_square(dot, square_x, square_y);
+  const double half = geometry::signed_half_square(dot * (x.inverse[i] * y.inverse[j]));
+  if ((raw && geometry::raw_is_near(square, square_x, square_y, near)) ||
+      (angular && geometry::angle_is_near(half, near)))
+    atomicAdd(&facts->near_pairs, 1);
+}
 
 }  // namespace
 
+// ---------------------------------------------------------------- launches
+
 template <typename T>
-void distance_epilogue(const DistanceArguments<T>& arguments, cudaStream_t stream) {
-  if (arguments.n == 0 || arguments.m == 0) return;
-  const int64_t grid_rows = blocks(arguments.n, block_rows);
-  const dim3 grid(static_cast<unsigned>(blocks(arguments.m, block_columns)),
-                  static_cast<unsigned>(grid_rows < most_grid_rows ? grid_rows : most_grid_rows));
-  launch(&epilogue<T>, {grid, dim3(block_columns, block_rows)}, stream, arguments);
+void survey_rows(const CloudArguments<T>& cloud, double smallest, double largest, CloudFacts* facts,
+                 cudaStream_t stream) {
+  if (cloud.count == 0) return;
+  const int64_t blocks = ceil_div(cloud.count, block_warps);
+  launch(&rows_kernel<T>, {dim3(static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks)), dim3(block_threads)},
+         stream, cloud, smallest, largest, facts);
 }
 
-template void distance_epilogue<float>(const DistanceArguments<float>&, cudaStream_t);
-template void distance_epilogue<double>(const DistanceArguments<double>&, cudaStream_t);
+template <typename T>
+void survey_pairs(const CloudArguments<T>& x, const CloudArguments<T>& y, int samples, double near, bool raw,
+                  bool angular, bool symmetric, CloudFacts* facts, cudaStream_t stream) {
+  if (x.count == 0 || y.count == 0 || samples == 0) return;
+  launch(&pairs_kernel<T>, {dim3(static_cast<unsigned>(ceil_div(samples, block_warps))), dim3(block_threads)}, stream,
+         x, y, samples, near, raw, angular, symmetric, facts);
+}
+
+template <typename T, typename G, typename O>
+void distance_epilogue(const DistanceArguments<T, G, O>& a, cudaStream_t stream) {
+  using Size = Tiling<O>;
+  if (a.end <= a.row || a.m <= a.column) return;
+  const int64_t down = ceil_div(a.end - a.row, Size::tile), across = ceil_div(a.m - a.column, Size::tile);
+  const dim3 grid(static_cast<unsigned>(a.symmetric ? tiles_before(down, across) : down * across));
+  bool aligned_rows = a.m % Size::side == 0;
+  for (const O* out : a.out) aligned_rows = aligned_rows && reinterpret_cast<uintptr_t>(out) % 16 == 0;
+  constexpr size_t patches = block_warps * Size::patch_rows * Size::pitch * sizeof(O);
+  if (aligned_rows)
+    launch(&epilogue<true, T, G, O>, {grid, dim3(block_threads)}, stream, a);
+  else
+    launch(&epilogue<false, T, G, O>, {grid, dim3(block_threads), patches}, stream, a);
+}
+
+#define GEOWIDTH_SURVEYS(T)                                                                                        \
+  template void survey_rows<T>(const CloudArguments<T>&, double, double, CloudFacts*, cudaStream_t);               \
+  template void survey_pairs<T>(const CloudArguments<T>&, const CloudArguments<T>&, int, double, bool, bool, bool, \
+                                CloudFacts*, cudaStream_t);
+GEOWIDTH_SURVEYS(double)
+GEOWIDTH_SURVEYS(float)
+GEOWIDTH_SURVEYS(__half)
+GEOWIDTH_SURVEYS(__nv_bfloat16)
+#undef GEOWIDTH_SURVEYS
+
+template void distance_epilogue(const DistanceArguments<double, double, double>&, cudaStream_t);
+template void distance_epilogue(const DistanceArguments<float, double, float>&, cudaStream_t);
+template void distance_epilogue(const DistanceArguments<float, float, float>&, cudaStream_t);
+template void distance_epilogue(const DistanceArguments<__half, float, float>&, cudaStream_t);
+template void distance_epilogue(const DistanceArguments<__nv_bfloat16, float, float>&, cudaStream_t);
 
 }  // namespace cuda
 }  // namespace geowidth
