@@ -22,7 +22,7 @@ constexpr int lanes_down = 4, lanes_across = 8;  // squares of a patch
 constexpr int warps_down = 4, warps_across = 2;  // patches of a tile
 constexpr int block_threads = warps_down * warps_across * warp_size;
 constexpr int block_warps = block_threads / warp_size;
-constexpr int64_t most_blocks = 1 << 20;  // of the surveys; further rows are taken by striding
+constexpr int64_t most_blocks = 4096;  // of a survey of rows; further rows are taken by striding
 
 int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
@@ -77,8 +77,12 @@ __device__ __forceinline__ bool computed(const DistanceArguments<T, G, O>& a, in
 
 // ---------------------------------------------------------------- from the Gram matrix
 
-// A thread's square: squared raw distances, and half squares with the sign of the cosine, as far as they are wanted;
-// bit r * side + c tells that entry (r, c) is to be computed again.
+// Squares outside of these vanish or overflow as float, though their roots need not.
+__device__ inline bool root_is_safe(double square, float) { return !(square < 0x1p-120 || square > 0x1p126); }
+__device__ inline bool root_is_safe(double, double) { return true; }
+
+// A thread's square: raw distances, and half squares with the sign of the cosine, as far as they are wanted; bit
+// r * side + c tells that entry (r, c) is to be computed again.
 template <typename O>
 struct Square {
   static constexpr int side = Tiling<O>::side;
@@ -120,8 +124,8 @@ __device__ __forceinline__ void from_gram(const DistanceArguments<T, G, O>& a, P
       const double dot = static_cast<double>(gram[c]);
       if (a.out[0]) {
         const double square = geometry::raw_square(dot, square_x, square_y[c]);
-        if (geometry::raw_is_near(square, square_x, square_y[c], a.near)) s.raw_near |= bit;
-        s.raw[r][c] = static_cast<O>(square);
+        if (geometry::raw_is_near(square, square_x, square_y[c], a.near) || !root_is_safe(square, O())) s.raw_near |= bit;
+        s.raw[r][c] = geometry::raw_distance(static_cast<O>(square));
       }
       if (a.out[1] || a.out[2]) {
         const double half = geometry::signed_half_square(dot * (inverse_x * inverse_y[c]));
@@ -166,7 +170,7 @@ __device__ __forceinline__ void refine(Place patch, unsigned mask, O (&values)[T
 template <typename T, typename G, typename O>
 __device__ __forceinline__ void refine_raw(const DistanceArguments<T, G, O>& a, Place patch, Square<O>& s) {
   refine<O>(patch, s.raw_near, s.raw, [&](int64_t i, int64_t j) {
-    return warp_square(a.x + i * a.depth, a.y + j * a.depth, a.depth);
+    return geometry::raw_distance(warp_square(a.x + i * a.depth, a.y + j * a.depth, a.depth));
   });
 }
 
@@ -274,7 +278,7 @@ __global__ void __launch_bounds__(block_threads, 2) epilogue(const DistanceArgum
     symmetrise(s.raw, a.square_x, place.row, a.end);
     symmetrise(s.half, a.square_x, place.row, a.end);
   }
-  if (a.out[0]) write<aligned_rows>(a, a.out[0], patch, s.raw, [](O square) { return geometry::raw_distance(square); });
+  if (a.out[0]) write<aligned_rows>(a, a.out[0], patch, s.raw, [](O distance) { return distance; });
   if (a.out[1])
     write<aligned_rows>(a, a.out[1], patch, s.half, [](O half) {
       return geometry::spherical_distance(geometry::magnitude(half), geometry::is_negative(half));
