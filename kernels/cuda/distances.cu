@@ -69,10 +69,22 @@ __device__ __forceinline__ Place square_place(Place patch, int lane) {
   return {patch.row + lane / lanes_across * Tiling<O>::side, patch.column + lane % lanes_across * Tiling<O>::side};
 }
 
-// Whether entry (i, j) is computed at all: inside the panel, and in a symmetric matrix above the diagonal.
+// What of `side` rows and columns from a place on is inside the panel, and where the diagonal runs through it: entry
+// (r, c) lies on it if c == r - lead. Small numbers, so that asking costs one instruction.
+struct Inside {
+  int rows, columns, lead;
+  __device__ bool entry(int r, int c) const { return r < rows && c < columns; }
+  __device__ bool above(int r, int c) const { return c > r - lead; }
+};
+
+__device__ inline int clamped(int64_t value, int limit) {
+  return static_cast<int>(value < -limit ? -limit : value > limit ? limit : value);
+}
+
 template <typename T, typename G, typename O>
-__device__ __forceinline__ bool computed(const DistanceArguments<T, G, O>& a, int64_t i, int64_t j) {
-  return i < a.end && j < a.m && (!a.symmetric || j > i);
+__device__ __forceinline__ Inside inside(const DistanceArguments<T, G, O>& a, Place place, int side) {
+  return {clamped(a.end - place.row, side), clamped(a.m - place.column, side),
+          a.symmetric ? clamped(place.column - place.row, side) : side};
 }
 
 // ---------------------------------------------------------------- from the Gram matrix
@@ -102,25 +114,24 @@ __device__ __forceinline__ void load_gram(const G* address, G (&gram)[side]) {
 }
 
 template <typename T, typename G, typename O>
-__device__ __forceinline__ void from_gram(const DistanceArguments<T, G, O>& a, Place place, Square<O>& s) {
+__device__ __forceinline__ void from_gram(const DistanceArguments<T, G, O>& a, Place place, Inside in, Square<O>& s) {
   constexpr int side = Square<O>::side;
   double square_y[side], inverse_y[side];
 #pragma unroll
   for (int c = 0; c < side; ++c) {
-    const bool inside = place.column + c < a.m;
-    square_y[c] = inside ? __ldg(a.square_y + place.column + c) : 0.0;
-    inverse_y[c] = inside ? __ldg(a.inverse_y + place.column + c) : 0.0;
+    square_y[c] = c < in.columns ? __ldg(a.square_y + place.column + c) : 0.0;
+    inverse_y[c] = c < in.columns ? __ldg(a.inverse_y + place.column + c) : 0.0;
   }
+  const G* row = a.gram + (place.row - a.row) * a.stride + (place.column - a.column);
 #pragma unroll
-  for (int r = 0; r < side; ++r) {
-    const int64_t i = place.row + r;
-    if (i >= a.end) continue;
-    const double square_x = __ldg(a.square_x + i), inverse_x = __ldg(a.inverse_x + i);
+  for (int r = 0; r < side; ++r, row += a.stride) {
+    if (r >= in.rows) continue;
+    const double square_x = __ldg(a.square_x + place.row + r), inverse_x = __ldg(a.inverse_x + place.row + r);
     G gram[side];
-    load_gram(a.gram + (i - a.row) * a.stride + (place.column - a.column), gram);
+    load_gram(row, gram);
 #pragma unroll
     for (int c = 0; c < side; ++c) {
-      const unsigned bit = computed(a, i, place.column + c) ? 1u << (r * side + c) : 0u;
+      const unsigned bit = c < in.columns && in.above(r, c) ? 1u << (r * side + c) : 0u;
       const double dot = static_cast<double>(gram[c]);
       if (a.out[0]) {
         const double square = geometry::raw_square(dot, square_x, square_y[c]);
@@ -185,12 +196,12 @@ __device__ __forceinline__ void refine_half(const DistanceArguments<T, G, O>& a,
 
 // The square on the diagonal: what lies under it is what lies above, and on it is 0 (NaN for a row that is not finite).
 template <int side, typename O>
-__device__ __forceinline__ void symmetrise(O (&values)[side][side], const double* square, int64_t row, int64_t end) {
+__device__ __forceinline__ void symmetrise(O (&values)[side][side], const double* square, int rows) {
 #pragma unroll
   for (int r = 0; r < side; ++r) {
 #pragma unroll
     for (int c = 0; c < r; ++c) values[r][c] = values[c][r];
-    if (row + r < end) values[r][r] = static_cast<O>(square[row + r] - square[row + r]);
+    if (r < rows) values[r][r] = static_cast<O>(square[r] - square[r]);
   }
 }
 
@@ -206,19 +217,21 @@ __device__ __forceinline__ void store_piece(O* address, const O (&values)[side])
 
 // A thread's square, and its transpose below the diagonal, 16 bytes at a time: m is a multiple of side.
 template <int side, typename T, typename G, typename O>
-__device__ __forceinline__ void write_square(const DistanceArguments<T, G, O>& a, O* out, Place place,
+__device__ __forceinline__ void write_square(const DistanceArguments<T, G, O>& a, O* out, Place place, Inside in,
                                              const O (&values)[side][side]) {
-  if (place.column >= a.m || (a.symmetric && place.column < place.row)) return;
+  if (in.columns <= 0 || in.lead < 0) return;
+  O* row = out + place.row * a.m + place.column;
 #pragma unroll
-  for (int r = 0; r < side; ++r)
-    if (place.row + r < a.end) store_piece(out + (place.row + r) * a.m + place.column, values[r]);
-  if (!a.symmetric || place.column == place.row) return;
+  for (int r = 0; r < side; ++r, row += a.m)
+    if (r < in.rows) store_piece(row, values[r]);
+  if (!a.symmetric || in.lead == 0) return;
+  O* mirror = out + place.column * a.m + place.row;
 #pragma unroll
-  for (int c = 0; c < side; ++c) {
+  for (int c = 0; c < side; ++c, mirror += a.m) {
     O column[side];
 #pragma unroll
     for (int r = 0; r < side; ++r) column[r] = values[r][c];
-    store_piece(out + (place.column + c) * a.m + place.row, column);
+    store_piece(mirror, column);
   }
 }
 
@@ -235,22 +248,24 @@ __device__ __forceinline__ void write_patch(const DistanceArguments<T, G, O>& a,
 #pragma unroll
     for (int c = 0; c < side; ++c) shared[(mine.row + r) * Size::pitch + mine.column + c] = values[r][c];
   __syncwarp();
+  const Inside in = inside(a, patch, Size::patch_columns);
+  O* corner = out + patch.row * a.m + patch.column;
   for (int index = lane; index < Size::patch_rows * Size::patch_columns; index += warp_size) {
     const int r = index / Size::patch_columns, c = index % Size::patch_columns;
-    const int64_t i = patch.row + r, j = patch.column + c;
-    if (i < a.end && j < a.m && (!a.symmetric || j >= i)) __stcs(out + i * a.m + j, shared[r * Size::pitch + c]);
+    if (in.entry(r, c) && (in.above(r, c) || c == r - in.lead)) __stcs(corner + r * a.m + c, shared[r * Size::pitch + c]);
   }
-  for (int index = lane; a.symmetric && index < Size::patch_rows * Size::patch_columns; index += warp_size) {
-    const int r = index % Size::patch_rows, c = index / Size::patch_rows;
-    const int64_t i = patch.row + r, j = patch.column + c;
-    if (computed(a, i, j)) __stcs(out + j * a.m + i, shared[r * Size::pitch + c]);
+  if (a.symmetric) {
+    corner = out + patch.column * a.m + patch.row;
+    for (int index = lane; index < Size::patch_rows * Size::patch_columns; index += warp_size) {
+      const int r = index % Size::patch_rows, c = index / Size::patch_rows;
+      if (in.entry(r, c) && in.above(r, c)) __stcs(corner + c * a.m + r, shared[r * Size::pitch + c]);
+    }
   }
   __syncwarp();
 }
 
-// Where shared memory was asked for, rows are not aligned.
 template <bool aligned_rows, int side, typename T, typename G, typename O, typename Map>
-__device__ __forceinline__ void write(const DistanceArguments<T, G, O>& a, O* out, Place patch,
+__device__ __forceinline__ void write(const DistanceArguments<T, G, O>& a, O* out, Place patch, Inside in,
                                       const O (&carried)[side][side], const Map& map) {
   O values[side][side];
 #pragma unroll
@@ -258,33 +273,34 @@ __device__ __forceinline__ void write(const DistanceArguments<T, G, O>& a, O* ou
 #pragma unroll
     for (int c = 0; c < side; ++c) values[r][c] = map(carried[r][c]);
   if (aligned_rows)
-    write_square(a, out, square_place<O>(patch, threadIdx.x % warp_size), values);
+    write_square(a, out, square_place<O>(patch, threadIdx.x % warp_size), in, values);
   else
     write_patch(a, out, patch, values);
 }
 
 template <bool aligned_rows, typename T, typename G, typename O>
 __global__ void __launch_bounds__(block_threads, 2) epilogue(const DistanceArguments<T, G, O> a) {
-  using Size = Tiling<O>;
   const Place patch = patch_place(a);
-  if (patch.row >= a.end || patch.column >= a.m || (a.symmetric && patch.column + Size::patch_columns <= patch.row))
+  if (patch.row >= a.end || patch.column >= a.m ||
+      (a.symmetric && patch.column + Tiling<O>::patch_columns <= patch.row))
     return;
   const Place place = square_place<O>(patch, threadIdx.x % warp_size);
+  const Inside in = inside(a, place, Tiling<O>::side);
   Square<O> s = {};
-  if (place.column < a.m && (!a.symmetric || place.column >= place.row)) from_gram(a, place, s);
+  if (in.columns > 0 && in.lead >= 0) from_gram(a, place, in, s);
   refine_raw(a, patch, s);
   refine_half(a, patch, s);
-  if (a.symmetric && place.column == place.row) {
-    symmetrise(s.raw, a.square_x, place.row, a.end);
-    symmetrise(s.half, a.square_x, place.row, a.end);
+  if (in.lead == 0) {
+    symmetrise(s.raw, a.square_x + place.row, in.rows);
+    symmetrise(s.half, a.square_x + place.row, in.rows);
   }
-  if (a.out[0]) write<aligned_rows>(a, a.out[0], patch, s.raw, [](O distance) { return distance; });
+  if (a.out[0]) write<aligned_rows>(a, a.out[0], patch, in, s.raw, [](O distance) { return distance; });
   if (a.out[1])
-    write<aligned_rows>(a, a.out[1], patch, s.half, [](O half) {
+    write<aligned_rows>(a, a.out[1], patch, in, s.half, [](O half) {
       return geometry::spherical_distance(geometry::magnitude(half), geometry::is_negative(half));
     });
   if (a.out[2])
-    write<aligned_rows>(a, a.out[2], patch, s.half, [&](O half) {
+    write<aligned_rows>(a, a.out[2], patch, in, s.half, [&](O half) {
       return geometry::hyperbolic_distance(geometry::magnitude(half), geometry::is_negative(half),
                                            static_cast<O>(a.scale));
     });
