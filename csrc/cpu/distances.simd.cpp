@@ -113,7 +113,8 @@ bool raw_row(const double* __restrict gram, double square_x, const double* __res
   int64_t any = 0;  // as wide as a double, so that the loop vectorises
   for (int64_t j = 0; j < tile; ++j) {
     const double square = geometry::raw_square(gram[j], square_x, square_y[j]);
-    any |= geometry::raw_is_near(square, square_x, square_y[j], near) ? 1 : 0;
+    any |= (geometry::raw_is_near(square, square_x, square_y[j], near) ? 1 : 0) |
+           (geometry::square_fits(square, T()) ? 0 : 1);
     out[j] = static_cast<T>(square);
   }
   return any;
@@ -132,13 +133,16 @@ bool angle_row(const double* __restrict gram, double inverse_x, const double* __
   return any;
 }
 
+// Distances of one row again where `raw_row` told so.
 template <typename T>
 void refine_raw(const Strip<T>& s, int64_t i, const double* gram, T* out) {
   const int64_t depth = s.x->depth;
   for (int64_t j = 0; j < s.columns; ++j) {
     const double square_x = s.x->square[i], square_y = s.y->square[s.column + j];
-    if (geometry::raw_is_near(geometry::raw_square(gram[j], square_x, square_y), square_x, square_y, s.targets->near))
-      out[j] = static_cast<T>(direct_square(s.x->data + i * depth, s.y->data + (s.column + j) * depth, depth));
+    const double square = geometry::raw_square(gram[j], square_x, square_y);
+    if (geometry::raw_is_near(square, square_x, square_y, s.targets->near) || !geometry::square_fits(square, T()))
+      out[j] = static_cast<T>(geometry::raw_distance(
+          direct_square(s.x->data + i * depth, s.y->data + (s.column + j) * depth, depth)));
   }
 }
 
@@ -178,10 +182,11 @@ void distance_strip(const Strip<T>& s) {
     const double zero = s.x->square[i] - s.x->square[i];  // NaN for a row that is not finite
     alignas(64) T carried[tile];
     if (t.out[0]) {
-      if (raw_row(gram, s.x->square[i], s.y->square + s.column, t.near, carried)) refine_raw(s, i, gram, carried);
+      const bool again = raw_row(gram, s.x->square[i], s.y->square + s.column, t.near, carried);
       if (on_diagonal) carried[diagonal] = static_cast<T>(zero);
       T* out = s.result[0] + r * tile;
       for (int64_t j = 0; j < tile; ++j) out[j] = geometry::raw_distance(carried[j]);
+      if (again) refine_raw(s, i, gram, out);
     }
     if (!t.out[1] && !t.out[2]) continue;
     if (angle_row(gram, s.x->inverse[i], s.y->inverse + s.column, t.near, carried)) refine_angle(s, i, gram, carried);

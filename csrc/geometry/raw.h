@@ -16,6 +16,13 @@ GEOWIDTH_HOST_DEVICE static inline bool raw_is_near(double square, double square
   return square < share * (square_x + square_y);
 }
 
+// Whether the square neither vanishes nor overflows as a T. Where it would, its root is taken in double. (A float64
+// cloud's extreme rows are scaled before.)
+GEOWIDTH_HOST_DEVICE static inline bool square_fits(double square, float) {
+  return !(square < 0x1p-120 || square > 0x1p126);
+}
+GEOWIDTH_HOST_DEVICE static inline bool square_fits(double, double) { return true; }
+
 template <typename T>
 GEOWIDTH_HOST_DEVICE static inline T raw_distance(T square) {
   return square_root(square);

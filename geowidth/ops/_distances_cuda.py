@@ -46,7 +46,7 @@ FAST_FLOAT64 = {(8, 0), (9, 0), (10, 0)}  # A100, H100 and H200, B200; not B300 
 HALVES = (torch.float16, torch.bfloat16)
 PANEL_ROWS = 2048  # of a Gram matrix at a time: tiles enough for 132 multiprocessors, and most of a triangle saved
 LEAST_BYTES, MOST_BYTES = 2**25, 2**29  # of a panel: what a second-level cache holds, what memory can spare
-WIDENED_BYTES = 2**28  # of float64 copies of the rows at a time
+WIDENED_BYTES = 2**28  # of float64 copies of the rows: all at once where they fit, else slice by slice
 TILE = 64  # panels begin at multiples of the kernel's tile, and of every alignment
 SAMPLES = 1024
 SMALLEST, LARGEST = 2.0**-60, 2.0**100  # |x|^2 between which float32 sums neither vanish nor overflow
@@ -127,18 +127,19 @@ def run(x, y, names, radius, threads):
     with cuda_support.on_device(x):
         clouds = _Clouds(x, y)
         plan = _plan(clouds, names)
-        if plan.gram == torch.float64 and x.dtype in HALVES:
-            clouds.widen()
+        clouds.prepare(plan)
         for panel in _panels(len(x), columns, y is None, plan.gram.itemsize):
             _fill(matrices, names, radius, clouds, plan, panel)
     return matrices
 
 
 class _Clouds:
-    """Both clouds, with what the kernels know of their rows."""
+    """Both clouds, with what the kernels know of their rows, and the factors of the Gram matrix."""
 
     def __init__(self, x, y):
-        self.x, self.y, self.symmetric = x, x if y is None else y, y is None
+        self.symmetric = y is None
+        self.x = _padded(x)
+        self.y = self.x if self.symmetric else _padded(y)
         self.facts = torch.zeros(3, dtype=torch.int32, device=x.device)  # zero row, extreme row, near pairs
         self.square_x, self.inverse_x = self._survey(self.x)
         self.square_y, self.inverse_y = (self.square_x, self.inverse_x) if self.symmetric else self._survey(self.y)
@@ -180,10 +181,24 @@ class _Clouds:
             facts=self.facts.data_ptr(),
         )
 
-    def widen(self):
-        """16-bit rows to float32, for float64 products."""
-        x = self.x.float()
-        self.x, self.y = x, x if self.symmetric else self.y.float()
+    def prepare(self, plan):
+        """Widens the rows of 16-bit clouds, and the factors, where the plan's products are float64."""
+        wide = plan.gram == torch.float64
+        if wide and self.x.dtype in HALVES:
+            self.x, self.y = self._converted(torch.float32)
+        count = self.x.numel() + (0 if self.symmetric else self.y.numel())
+        at_once = wide and 8 * count <= WIDENED_BYTES
+        self.factors = self._converted(torch.float64) if at_once else (self.x, self.y)
+
+    def _converted(self, dtype):
+        x = self.x.to(dtype)
+        return x, x if self.symmetric else self.y.to(dtype)
+
+
+def _padded(rows):
+    """16-bit rows with columns of zeros behind them, so that each begins at 16 bytes: tensor cores ask for that."""
+    missing = -rows.shape[1] % 8 if rows.dtype in HALVES else 0
+    return torch.nn.functional.pad(rows, (0, missing)) if missing else rows
 
 
 def _plan(clouds, names):
@@ -234,7 +249,8 @@ def _panels(rows, columns, symmetric, itemsize):
 
 def _fill(matrices, names, radius, clouds, plan, panel):
     """The distances of one panel, mirror images included."""
-    gram = _gram(clouds.x[panel.row : panel.end], clouds.y[panel.column :], plan)
+    x, y = clouds.factors
+    gram = _gram(x[panel.row : panel.end], y[panel.column :], plan)
     _kernel("distances", clouds.x.dtype, plan.gram)(
         **clouds.addresses(),
         gram=gram.data_ptr(),

@@ -89,10 +89,6 @@ __device__ __forceinline__ Inside inside(const DistanceArguments<T, G, O>& a, Pl
 
 // ---------------------------------------------------------------- from the Gram matrix
 
-// Squares outside of these vanish or overflow as float, though their roots need not.
-__device__ inline bool root_is_safe(double square, float) { return !(square < 0x1p-120 || square > 0x1p126); }
-__device__ inline bool root_is_safe(double, double) { return true; }
-
 // A thread's square: raw distances, and half squares with the sign of the cosine, as far as they are wanted; bit
 // r * side + c tells that entry (r, c) is to be computed again.
 template <typename O>
@@ -135,7 +131,8 @@ __device__ __forceinline__ void from_gram(const DistanceArguments<T, G, O>& a, P
       const double dot = static_cast<double>(gram[c]);
       if (a.out[0]) {
         const double square = geometry::raw_square(dot, square_x, square_y[c]);
-        if (geometry::raw_is_near(square, square_x, square_y[c], a.near) || !root_is_safe(square, O())) s.raw_near |= bit;
+        if (geometry::raw_is_near(square, square_x, square_y[c], a.near) || !geometry::square_fits(square, O()))
+          s.raw_near |= bit;
         s.raw[r][c] = geometry::raw_distance(static_cast<O>(square));
       }
       if (a.out[1] || a.out[2]) {
