@@ -13,23 +13,25 @@ float64 products, of float32 and float64 clouds on chips whose float64 is fast. 
     than float32 has (1 on Ampere), what lies below is cut, and so is the sum (Khattak and Mikaitis, "Accurate Models
     of NVIDIA Tensor Cores", arXiv 2512.07004). With cut bits evenly spread a step loses on average at most
     (17 2^-26 + 2^-24) A = 3.1e-7 A, A the largest partial sum, (9 2^-25 + 2^-24) A = 3.3e-7 A on Ampere; the worst is
-    twice that. Positive and negative products of a pair with cosine c sum to at most (1 + |c|)/2 |x||y| each, so
-    A <= (1 + |c|)/2 |x||y|, and by Cauchy and Schwarz slices of the columns, each summed apart, lose no more together
-    than one slice's number of steps allows: 64 steps (1024 columns on Hopper and Blackwell, 512 elsewhere) lose at most
-    2.1e-5 (1 + |c|)/2 |x||y|. A distance then is wrong by at most 2.1e-5 (1 + |c|) / (4 (1 - c)) and an angle t by
-    2.1e-5 (1 + |c|) / (2 t sin t) relative: 0.9e-5 and 1.0e-5 at c = 1/4, beyond which (NEAR = 3/4) pairs are computed
-    from the raw rows in float64. Ordinary pairs have partial sums near c |x||y| and are right to 1e-6.
+    twice that. Positive and negative products of a pair with cosine c sum to at most (1 + |c|)/2 |x||y| each, which
+    bounds A. Slices of the columns, each summed apart, lose together what one slice's number of steps allows, by Cauchy
+    and Schwarz: 64 steps (1024 columns on Hopper and Blackwell, 512 elsewhere) lose 2.1e-5 (1 + |c|)/2 |x||y|. A
+    distance then is wrong by at most 2.1e-5 (1 + |c|) / (4 (1 - c)) and an angle t by 2.1e-5 (1 + |c|) / (2 t sin t)
+    relative: 0.8e-5 and 0.9e-5 at c = 3/16, beyond which (NEAR = 13/16) pairs are computed from the raw rows in
+    float64. That takes sums that are at their largest all the way; slices whose large sums have opposite signs could
+    reach 1.7 times as much. Sums that grow evenly towards c |x||y|, as ordinary pairs' do, are right to 1e-6.
 
 float32 products, of float32 clouds on chips whose float64 is 1/32 or 1/64 as fast, unless TF32 is allowed: sums are
     rounded to nearest, by 2^-24 A / sqrt 3 a step in the mean square. 256 columns in a row lose 5.5e-7 A, six
-    deviations 3.3e-6 (1 + |c|)/2 |x||y|, and slices add up as above. Distances are wrong by at most
-    3.3e-6 (1 + |c|) / (4 (1 - c)), angles by twice that or less: 0.8e-5 at NEAR = 3/16.
+    deviations 3.3e-6 (1 + |c|)/2 |x||y|, and slices add up as above. A distance is wrong by at most
+    3.3e-6 (1 + |c|) / (4 (1 - c)), an angle by 3.3e-6 (1 + |c|) / (2 t sin t): both 0.8e-5 at NEAR = 3/16.
 
-The two ways with float32 sums refine every pair that looks less than about 75 (35) degrees apart, which for clouds far
+The two ways with float32 sums refine every pair that looks less than about 80 (35) degrees apart, which for clouds far
 from their origin is every pair. So SAMPLES pairs are looked at first, and the float64 products are taken where more
 than `most_near` of them are near: where refining would cost as much. The result is right either way. The way and zero
-rows are known from one small read of device memory, the only point at which the host waits for the device; float32 and
-float64 clouds in the raw geometry have none on a chip with fast float64.
+rows are known from one small read of device memory, the only point here at which the host waits for the device; the raw
+geometry of float32 clouds on a chip with fast float64 has none. (float64 clouds are read once more before, for rows
+whose squares leave float64.)
 """
 
 import os
@@ -81,7 +83,7 @@ def route(dtype, capability, features):
     """The Route of clouds of `dtype` on a chip of that compute capability, for clouds near their origin."""
     most_near = 1 / 32 if capability in FAST_FLOAT64 else 1 / 4
     if dtype in HALVES and features.wide_output and (features.exact_float16 or dtype == torch.bfloat16):
-        return Route(torch.float32, 1024 if capability[0] in (9, 10) else 512, 3 / 4, most_near)
+        return Route(torch.float32, 1024 if capability[0] in (9, 10) else 512, 13 / 16, most_near)
     if dtype == torch.float32 and features.exact_float32 and capability not in FAST_FLOAT64:
         return Route(torch.float32, 256, 3 / 16, most_near)
     return float64_route(dtype)

@@ -118,17 +118,19 @@ __device__ __forceinline__ void from_gram(const DistanceArguments<T, G, O>& a, P
     square_y[c] = c < in.columns ? __ldg(a.square_y + place.column + c) : 0.0;
     inverse_y[c] = c < in.columns ? __ldg(a.inverse_y + place.column + c) : 0.0;
   }
+  G gram[side][side] = {};
   const G* row = a.gram + (place.row - a.row) * a.stride + (place.column - a.column);
 #pragma unroll
-  for (int r = 0; r < side; ++r, row += a.stride) {
-    if (r >= in.rows) continue;
-    const double square_x = __ldg(a.square_x + place.row + r), inverse_x = __ldg(a.inverse_x + place.row + r);
-    G gram[side];
-    load_gram(row, gram);
+  for (int r = 0; r < side; ++r, row += a.stride)  // all in flight before the first is used
+    if (r < in.rows) load_gram(row, gram[r]);
+#pragma unroll
+  for (int r = 0; r < side; ++r) {
+    const double square_x = r < in.rows ? __ldg(a.square_x + place.row + r) : 0.0;
+    const double inverse_x = r < in.rows ? __ldg(a.inverse_x + place.row + r) : 0.0;
 #pragma unroll
     for (int c = 0; c < side; ++c) {
-      const unsigned bit = c < in.columns && in.above(r, c) ? 1u << (r * side + c) : 0u;
-      const double dot = static_cast<double>(gram[c]);
+      const unsigned bit = in.entry(r, c) && in.above(r, c) ? 1u << (r * side + c) : 0u;
+      const double dot = static_cast<double>(gram[r][c]);
       if (a.out[0]) {
         const double square = geometry::raw_square(dot, square_x, square_y[c]);
         if (geometry::raw_is_near(square, square_x, square_y[c], a.near) || !geometry::square_fits(square, O()))

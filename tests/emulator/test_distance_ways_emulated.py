@@ -54,9 +54,9 @@ def test_cut_off_sums_stay_within_what_near_pairs_are_chosen_by():
     """A model of Hopper's tensor cores on the worst profile: one slice of products that first climb to their largest
     sum and then come down to the cosine at which pairs begin to be refined."""
     rng = np.random.default_rng(5)
-    pairs, columns, cosine = 64, 1024, 0.25
-    share = (1 + cosine) / 2 * columns  # sums of all positive and of all negative products, |x||y| = columns
-    positive = int(columns * share / columns)
+    pairs, columns, cosine = 64, 1024, 3 / 16
+    share = (1 + cosine) / 2 * columns  # sum of all positive products; |x||y| = columns
+    positive = int(share)
     products = rng.uniform(0.5, 1.5, (pairs, columns))
     products[:, :positive] *= share / products[:, :positive].sum(1, keepdims=True)
     products[:, positive:] *= -(columns - share) / products[:, positive:].sum(1, keepdims=True)
