@@ -23,6 +23,7 @@ def nan(count, dtype=np.float32):
     return np.full(count, np.nan, dtype)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("threads", [1, 31, 32, 97, 1024])
 def test_barrier_and_shared_memory(seeded, threads):
     x = np.arange(threads, dtype=np.float32)
@@ -90,6 +91,7 @@ def test_the_last_block_of_a_plain_launch(seeded):
     assert seeded.run("last_block", x, nan(102), grid=101, block=1)[101] == x.sum()
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize(("blocks", "threads"), [(1, 1), (2, 33), (37, 64)])
 def test_grid_barrier(seeded, blocks, threads):
     x = np.arange(blocks, dtype=np.int32)
