@@ -167,10 +167,22 @@ EMULATOR_COMPARE_AND_SWAP(unsigned long long)
 
 // ---- loads and stores with a cache hint
 
-#define EMULATOR_LOAD(name)      \
-  template <typename T>          \
-  T name(const T* address) {     \
-    return *address;             \
+namespace emulator {
+
+template <typename T>
+T* aligned(T* address, Site site) {
+  if (reinterpret_cast<uintptr_t>(address) % alignof(T))
+    fault(std::string("accesses ") + std::to_string(sizeof(T)) + " bytes at an address that is not aligned for them, at " +
+          site.file + ":" + std::to_string(site.line) + " in " + site.function);
+  return address;
+}
+
+}  // namespace emulator
+
+#define EMULATOR_LOAD(name)                                               \
+  template <typename T>                                                   \
+  T name(const T* address, emulator::Site site = emulator::Site::here()) { \
+    return *emulator::aligned(address, site);                             \
   }
 EMULATOR_LOAD(__ldg)
 EMULATOR_LOAD(__ldca)
@@ -180,10 +192,10 @@ EMULATOR_LOAD(__ldlu)
 EMULATOR_LOAD(__ldcv)
 #undef EMULATOR_LOAD
 
-#define EMULATOR_STORE(name)            \
-  template <typename T>                 \
-  void name(T* address, T value) {      \
-    *address = value;                   \
+#define EMULATOR_STORE(name)                                                       \
+  template <typename T>                                                            \
+  void name(T* address, T value, emulator::Site site = emulator::Site::here()) {   \
+    *emulator::aligned(address, site) = value;                                     \
   }
 EMULATOR_STORE(__stwb)
 EMULATOR_STORE(__stcg)

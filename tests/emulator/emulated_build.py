@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import importlib.util
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pybind11
@@ -25,9 +27,8 @@ HERE = "tests/emulator"
 JOBS = 2
 KEPT_DAYS = 14
 COMMON = ["-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", '-DGEOWIDTH_CUDA_ARCHITECTURES="emulator"']
-WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+COMMON += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", f"-I{HERE}", "-Icsrc", "-Ikernels/cuda"]
 UNDEFINED = ["-fsanitize=undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all"]
-INCLUDES = [f"-I{HERE}", "-Icsrc", "-Ikernels/cuda"]
 STATISTICS = (
     "launches",
     "cooperative_launches",
@@ -48,17 +49,18 @@ def compiler():
 
 def build(address_sanitizer=False):
     """Path of the extension module; with AddressSanitizer it loads only where that library was loaded first."""
-    kernels = [*COMMON, *WARNINGS, "-O1", "-g", *UNDEFINED, *INCLUDES]
-    kernels += ["-fsanitize=address", "-fno-omit-frame-pointer"] if address_sanitizer else []
-    bindings = [*COMMON, *WARNINGS, "-O0", *INCLUDES, f"-I{pybind11.get_include()}"]
-    bindings += [f"-I{sysconfig.get_paths()['include']}"]
-    jobs = [(source, kernels) for source in sources("kernels/cuda/*.cu", f"{HERE}/*.cpp", f"{HERE}/*.cu")]
-    jobs += [(source, bindings) for source in sources("csrc/cuda/*.cpp")]
+    address = ["-fsanitize=address", "-fno-omit-frame-pointer"] if address_sanitizer else []
+    python = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
+    engine = [*COMMON, "-O2", "-g", *address]
+    kernels = [*COMMON, "-O1", "-g", *UNDEFINED, *address]
+    jobs = [(source, kernels) for source in sources("kernels/cuda/*.cu", f"{HERE}/*.cu")]
+    jobs += [(source, [*COMMON, "-O0", *python]) for source in sources("csrc/cuda/*.cpp")]
+    jobs += [(source, engine) for source in sources(f"{HERE}/*.cpp")]
     headers = hash_of(*(path.read_bytes() for path in sorted(header_files())))
     with ThreadPoolExecutor(JOBS) as pool:
         objects = list(pool.map(lambda job: compiled(*job, headers), jobs))
     shared = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
-    shared += ["-fsanitize=address"] if address_sanitizer else []
+    shared += [*address, *(["-shared-libasan"] if address_sanitizer and is_clang() else [])]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     key = hash_of(*(path.name.encode() for path in objects), *(word.encode() for word in shared), suffix.encode())
     return kept(f"{key}/_cuda{suffix}", lambda out: call([*compiler(), *shared, *map(str, objects), "-o", out]))
@@ -82,8 +84,28 @@ def compiled(source, flags, headers):
     )
 
 
+@cache
 def compiler_version():
     return subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def is_clang():
+    return "clang" in compiler_version()
+
+
+def address_sanitizer_libraries():
+    """What must be loaded first, in this order: AddressSanitizer's library, and the C++ one whose exceptions it
+    follows. Empty where the compiler has none."""
+    address = f"libclang_rt.asan-{platform.machine()}.so" if is_clang() else "libasan.so"
+    found = [path for path in map(library, (address, "libstdc++.so.6")) if path]
+    return found if library(address) else []
+
+
+def library(name):
+    """Path of one of the compiler's libraries, or None."""
+    named = subprocess.run([*compiler(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    path = Path(named.stdout.strip())
+    return path.resolve() if path.is_absolute() and path.exists() else None
 
 
 def hash_of(*parts):
@@ -100,7 +122,7 @@ def call(command):
         raise RuntimeError(f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr}")
 
 
-def cache():
+def cache_folder():
     """The folder of what was compiled; one for this process alone where the user's cannot be written."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "geowidth" / "emulator"
     try:
@@ -114,7 +136,7 @@ def cache():
 
 def kept(name, make):
     """The file of that name in the cache, made by `make(path)` aside and renamed if it is not there."""
-    target = cache() / name
+    target = cache_folder() / name
     if not target.exists():
         target.parent.mkdir(exist_ok=True)
         aside = target.with_name(f"{os.getpid()}-{target.name}")
@@ -126,7 +148,7 @@ def kept(name, make):
 
 def forget_old():
     """Removes what no session used for two weeks."""
-    for path in cache().iterdir():
+    for path in cache_folder().iterdir():
         newest = max((p.stat().st_mtime for p in ([path, *path.iterdir()] if path.is_dir() else [path])), default=0)
         if newest < time.time() - KEPT_DAYS * 86400:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -14,7 +14,8 @@
 namespace emulator {
 namespace {
 
-constexpr size_t stacks_in_chunk = 64, canary_bytes = 64;
+constexpr size_t stacks_in_chunk = 64;  // the lowest one is not used: an overflow may end there
+constexpr size_t canary_bytes = 64;
 constexpr unsigned char canary = 0xa5;
 
 #ifdef EMULATOR_ADDRESS_SANITIZER
@@ -159,8 +160,11 @@ unsigned char* Stacks::take() {
     void* chunk = mmap(nullptr, size * stacks_in_chunk, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (chunk == MAP_FAILED) throw std::bad_alloc();
+#ifdef MADV_NOHUGEPAGE
+    madvise(chunk, size * stacks_in_chunk, MADV_NOHUGEPAGE);  // a fiber needs two small pages, not one large
+#endif
     chunks_.push_back(static_cast<unsigned char*>(chunk));
-    for (size_t i = stacks_in_chunk; i-- > 0;) {
+    for (size_t i = stacks_in_chunk; i-- > 1;) {
       free_.push_back(chunks_.back() + i * size);
       memset(free_.back(), canary, canary_bytes);
     }

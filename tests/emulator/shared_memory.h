@@ -34,7 +34,7 @@ class SharedMemory {
     memset(bytes_ - guard, pattern, guard);
     memset(bytes_ + size_, pattern, guard);
     EMULATOR_POISON(bytes_ - guard, guard);
-    EMULATOR_POISON(bytes_ + (size_ + 7) / 8 * 8, guard - 8);
+    EMULATOR_POISON(bytes_ + size_, guard);
   }
 
   void poison() { memset(bytes_, 0xff, size_); }

@@ -50,3 +50,4 @@ HANDLER(nullability_arg_abort, "a null pointer for an argument that must not be 
 HANDLER(pointer_overflow_abort, "a pointer moved past the end of memory, or from null")
 HANDLER(alignment_assumption_abort, "a pointer less aligned than promised")
 HANDLER(function_type_mismatch_abort, "a function called as one of another type")
+HANDLER(function_type_mismatch_v1_abort, "a function called as one of another type")
