@@ -50,9 +50,9 @@ def compiler():
 def build(address_sanitizer=False):
     """Path of the extension module; with AddressSanitizer it loads only where that library was loaded first."""
     address = ["-fsanitize=address", "-fno-omit-frame-pointer"] if address_sanitizer else []
-    python = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
-    engine = [*COMMON, "-O2", "-g", *address]
-    kernels = [*COMMON, "-O1", "-g", *UNDEFINED, *address]
+    python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"]]
+    engine = [*COMMON, "-O2", "-g1", *address]
+    kernels = [*COMMON, "-O0" if address_sanitizer else "-O1", "-g1", *UNDEFINED, *address]
     jobs = [(source, kernels) for source in sources("kernels/cuda/*.cu", f"{HERE}/*.cu")]
     jobs += [(source, [*COMMON, "-O0", *python]) for source in sources("csrc/cuda/*.cpp")]
     jobs += [(source, engine) for source in sources(f"{HERE}/*.cpp")]
