@@ -4,6 +4,7 @@ Objects and modules are kept in the user's cache folder under a hash of everythi
 the first session compiles, and sessions at once do not disturb each other.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.util
@@ -50,9 +51,9 @@ def compiler():
 def build(address_sanitizer=False):
     """Path of the extension module; with AddressSanitizer it loads only where that library was loaded first."""
     address = ["-fsanitize=address", "-fno-omit-frame-pointer"] if address_sanitizer else []
-    python = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
-    engine = [*COMMON, "-O2", "-g", *address]
-    kernels = [*COMMON, "-O1", "-g", *UNDEFINED, *address]
+    python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"]]
+    engine = [*COMMON, "-O2", "-g1", *address]
+    kernels = [*COMMON, "-O0" if address_sanitizer else "-O1", "-g1", *UNDEFINED, *address]
     jobs = [(source, kernels) for source in sources("kernels/cuda/*.cu", f"{HERE}/*.cu")]
     jobs += [(source, [*COMMON, "-O0", *python]) for source in sources("csrc/cuda/*.cpp")]
     jobs += [(source, engine) for source in sources(f"{HERE}/*.cpp")]
@@ -148,10 +149,11 @@ def kept(name, make):
 
 def forget_old():
     """Removes what no session used for two weeks."""
+    limit = time.time() - KEPT_DAYS * 86400
     for path in cache_folder().iterdir():
-        newest = max((p.stat().st_mtime for p in ([path, *path.iterdir()] if path.is_dir() else [path])), default=0)
-        if newest < time.time() - KEPT_DAYS * 86400:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another session may be removing the same
+            if max(p.stat().st_mtime for p in (path, *path.glob("*"))) < limit:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def load(path):

@@ -46,6 +46,8 @@ void Engine::start(Block& block, uint3 index) {
   block.waiting = block.left = 0;
   block.first_waiting = nullptr;
   block.shared.poison();
+  block.warps.assign((block.threads.size() + warp_lanes - 1) / warp_lanes, {0, 0});
+  if (const size_t rest = block.threads.size() % warp_lanes) block.warps.back().absent = ~0u << rest;
   uint3 at = {0, 0, 0};
   for (Thread& thread : block.threads) {
     thread.index = at;
@@ -143,10 +145,15 @@ void Engine::leave(Thread& thread) {
   ++block.left;
   --live_;
   ++progress_;
-  const unsigned first = thread.number / warp_lanes * warp_lanes;
-  for (unsigned i = first; i < first + warp_lanes && i < block.threads.size(); ++i)
-    if (block.threads[i].state == State::in_collective && (block.threads[i].mask >> (thread.number - first) & 1))
-      settle(block.threads[i]);
+  Warp& warp = block.warps[thread.number / warp_lanes];
+  const unsigned lane = 1u << thread.number % warp_lanes;
+  warp.absent |= lane;
+  for (unsigned rest = warp.waiting; rest; rest &= rest - 1) {
+    const Thread& other = (&thread - thread.number % warp_lanes)[__builtin_ctz(rest)];
+    if (!(other.mask & lane)) continue;
+    settle(block, thread.number / warp_lanes, other.mask);
+    return;
+  }
 }
 
 // ---- the order

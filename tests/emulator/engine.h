@@ -30,9 +30,16 @@ struct Thread {
   uint64_t value = 0, result = 0;
 };
 
+// Bits of lanes. The lanes that wait name masks that are the same or have no lane in common.
+struct Warp {
+  unsigned waiting;  // in a warp operation
+  unsigned absent;   // have left the kernel, or never were
+};
+
 struct Block {
   uint3 index;
   std::vector<Thread> threads;
+  std::vector<Warp> warps;
   SharedMemory shared;
   unsigned waiting = 0, left = 0;  // threads at the barrier; threads that have left the kernel
   Thread* first_waiting = nullptr;
@@ -79,9 +86,10 @@ class Engine {
   // waiting.cpp
   void check_barrier(const Thread& thread);
   void release(Block& block);
-  void check_lanes(const Thread& thread);
-  bool settle(const Thread& thread);
-  uint64_t answer(const Thread& thread, const Thread* warp, int lanes, uint64_t votes);
+  void check_lanes(const Thread& thread, const Warp& warp);
+  void check_agreement(const Thread& thread, const Thread& other);
+  void settle(Block& block, unsigned number, unsigned mask);
+  uint64_t answer(const Thread& thread, const Thread* lanes, unsigned present, uint64_t votes);
   std::string where_everyone_is() const;
 
   uint64_t random_state_ = 20260802;

@@ -15,6 +15,8 @@
 
 #if !defined(__ELF__) || !(defined(__x86_64__) || defined(__aarch64__))
 #define EMULATOR_UCONTEXT 1
+#endif
+#ifdef EMULATOR_UCONTEXT
 #include <ucontext.h>
 #endif
 

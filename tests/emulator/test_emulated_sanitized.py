@@ -12,7 +12,7 @@ from pathlib import Path
 import emulated_build
 import pytest
 
-# Python's own memory at exit is no leak of ours, and a symbolizer as a process of its own may outlive the one it serves.
+# Python's memory at exit is no leak of ours; a symbolizer that is a process of its own may outlive the one it serves.
 OPTIONS = "detect_leaks=0:external_symbolizer_path="
 
 PLANT = """

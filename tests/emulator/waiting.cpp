@@ -80,56 +80,57 @@ uint64_t Engine::collective(Kind kind, unsigned mask, uint64_t value, int source
   thread.source = source;
   thread.site = site;
   thread.state = State::in_collective;
-  check_lanes(thread);
-  settle(thread);
+  Warp& warp = thread.block->warps[thread.number / warp_lanes];
+  check_lanes(thread, warp);
+  warp.waiting |= 1u << thread.number % warp_lanes;
+  settle(*thread.block, thread.number / warp_lanes, mask);
   stop();
   return thread.result;
 }
 
-void Engine::check_lanes(const Thread& thread) {
-  const unsigned first = thread.number / warp_lanes * warp_lanes;
-  if (!(thread.mask >> (thread.number - first) & 1)) fault("is not itself among the lanes of its " + waits(thread));
-  for (unsigned i = first; i < first + warp_lanes && i < thread.block->threads.size(); ++i) {
-    const Thread& other = thread.block->threads[i];
-    if (other.state != State::in_collective || !(other.mask & thread.mask)) continue;
-    if (other.mask != thread.mask || other.kind != thread.kind)
-      fault("reaches " + waits(thread) + " while thread " + words(other.index) + " waits for " + waits(other) +
-            ": lanes of one warp disagree");
-  }
+void Engine::check_lanes(const Thread& thread, const Warp& warp) {
+  if (!(thread.mask >> thread.number % warp_lanes & 1)) fault("is not itself among the lanes of its " + waits(thread));
+  const Thread* lanes = &thread - thread.number % warp_lanes;
+  if (const unsigned inside = warp.waiting & thread.mask) check_agreement(thread, lanes[__builtin_ctz(inside)]);
+  for (unsigned outside = warp.waiting & ~thread.mask; outside; outside &= outside - 1)
+    if (lanes[__builtin_ctz(outside)].mask & thread.mask) check_agreement(thread, lanes[__builtin_ctz(outside)]);
 }
 
-// If all lanes that the thread's mask names have arrived or left, those that wait get their answers and are ready.
-bool Engine::settle(const Thread& thread) {
-  Block& block = *thread.block;
-  const unsigned first = thread.number / warp_lanes * warp_lanes, mask = thread.mask;
-  Thread* warp = &block.threads[first];
-  const size_t rest = block.threads.size() - first;
-  const int lanes = rest < warp_lanes ? static_cast<int>(rest) : warp_lanes;
-  const auto takes_part = [&](int i) { return (mask >> i & 1) && warp[i].state != State::left; };
-  uint64_t votes = 0;
-  for (int i = 0; i < lanes; ++i) {
-    if (!takes_part(i)) continue;
-    if (warp[i].state != State::in_collective || warp[i].mask != mask) return false;
-    votes |= static_cast<uint64_t>(warp[i].value != 0) << i;
-  }
+void Engine::check_agreement(const Thread& thread, const Thread& other) {
+  if (other.mask != thread.mask || other.kind != thread.kind)
+    fault("reaches " + waits(thread) + " while thread " + words(other.index) + " waits for " + waits(other) +
+          ": lanes of one warp disagree");
+}
+
+// If all lanes of the mask have arrived or are absent, those that wait get their answers and are ready.
+void Engine::settle(Block& block, unsigned number, unsigned mask) {
+  Warp& warp = block.warps[number];
+  if (mask & ~(warp.waiting | warp.absent)) return;
   ++statistics.collectives;
   ++progress_;
-  for (int i = 0; i < lanes; ++i)
-    if (takes_part(i)) warp[i].result = answer(warp[i], warp, lanes, votes);
+  Thread* lanes = &block.threads[number * warp_lanes];
+  const unsigned present = mask & ~warp.absent;
+  uint64_t votes = 0;
+  for (unsigned rest = present; rest; rest &= rest - 1) {
+    const int i = __builtin_ctz(rest);
+    votes |= static_cast<uint64_t>(lanes[i].value != 0) << i;
+  }
   const size_t first_new = block.ready.size();
-  for (int i = 0; i < lanes; ++i)
-    if (takes_part(i)) make_ready(warp[i]);
+  for (unsigned rest = present; rest; rest &= rest - 1) {
+    Thread& thread = lanes[__builtin_ctz(rest)];
+    thread.result = answer(thread, lanes, present, votes);
+  }
+  for (unsigned rest = present; rest; rest &= rest - 1) make_ready(lanes[__builtin_ctz(rest)]);
   shuffle(block.ready, first_new);
-  return true;
+  warp.waiting &= ~mask;
 }
 
-uint64_t Engine::answer(const Thread& thread, const Thread* warp, int lanes, uint64_t votes) {
-  const int source = thread.source;
-  if (source < 0) return votes;
-  if (source >= lanes || !(thread.mask >> source & 1) || warp[source].state == State::left)
-    fault("lane " + std::to_string(&thread - warp) + " reads lane " + std::to_string(source) +
+uint64_t Engine::answer(const Thread& thread, const Thread* lanes, unsigned present, uint64_t votes) {
+  if (thread.source < 0) return votes;
+  if (!(present >> thread.source & 1))
+    fault("lane " + std::to_string(&thread - lanes) + " reads lane " + std::to_string(thread.source) +
           ", which takes no part, by " + waits(thread));
-  return warp[source].value;
+  return lanes[thread.source].value;
 }
 
 }  // namespace emulator
