@@ -96,8 +96,8 @@ def assignment_cuda(cost, start, column_dual):
 def certificate(cost, column):
     """An AssignmentResult of permutation `column` if sweeps over its duals on the GPU prove it optimal, else None.
 
-    Of the stationary identities of real models' layers 4 in 100 are proved by the first sweep, 95 by the twelfth. A
-    float64 product of the same size takes as long as n / 64 sweeps, by operations and bytes on an H200.
+    Of 91 stationary identities of two language models' layers the first sweep proves 4, twelve prove 89. A float64
+    product of the same size takes as long as n / 64 sweeps, by operations and bytes on an H200.
     """
     n, module = len(cost), backends.cuda()[0]
     if n == 0:
