@@ -60,9 +60,9 @@ void bind_gromov(py::module_& module) {
   const auto release = py::call_guard<py::gil_scoped_release>();
   bind_typed<float>(module, "float32");
   bind_typed<double>(module, "float64");
-  module.def("certificate", &bound_certificate, py::arg("cost"), py::arg("stride"), py::arg("n"), py::arg("home"),
-             py::arg("row_minima"), py::arg("v"), py::arg("scratch"), py::arg("lowered"), py::arg("out"),
-             py::arg("stream"), release);
+  module.def("assignment_certificate", &bound_certificate, py::arg("cost"), py::arg("stride"), py::arg("n"),
+             py::arg("home"), py::arg("row_minima"), py::arg("v"), py::arg("scratch"), py::arg("lowered"),
+             py::arg("out"), py::arg("stream"), release);
   module.def("best_exchange", &bound_best_exchange, py::arg("d1"), py::arg("d2"), py::arg("cost"), py::arg("column"),
              py::arg("own"), py::arg("square1"), py::arg("square2"), py::arg("n"), py::arg("scratch"), py::arg("out"),
              py::arg("stream"), release);

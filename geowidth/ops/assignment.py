@@ -107,7 +107,7 @@ def certificate(cost, column):
     row_dual, column_dual, scratch = cost.new_empty(n), cost.new_empty(2, n), cost.new_empty(2 * n)
     lowered, out = cost.new_empty(module.most_sweeps, dtype=torch.int32), cost.new_empty(3)
     with cuda_support.on_device(cost):
-        module.certificate(
+        module.assignment_certificate(
             cost.data_ptr(), cost.stride(0), n, column.data_ptr(), row_dual.data_ptr(), column_dual.data_ptr(),
             scratch.data_ptr(), lowered.data_ptr(), out.data_ptr(), cuda_support.stream(cost),
         )  # fmt: skip

@@ -50,7 +50,7 @@ template <bool aligned, typename T, typename Body>
 __device__ __forceinline__ void for_row(const T* row, int64_t n, Body body) {
   constexpr int size = Group<T>::size;
   int64_t k = static_cast<int64_t>(threadIdx.x) * size;
-#pragma unroll 4
+#pragma unroll 2
   for (; k + size <= n; k += warp * size) {
     T x[size];
     load_group<aligned>(row + k, x);

@@ -173,6 +173,27 @@ def test_backends_agree(n):
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("backend", ("cuda", "torch"))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("noise", (0.05, 0.5))
+@pytest.mark.parametrize("n", (1, 7, 67, 257))
+def test_a_gpu_gives_the_cpus_result_and_keeps_it(n, noise, dtype, backend):
+    c1, c2 = (c.to(dtype) for c in clouds(n, noise=noise, seed=n))
+    theirs = gromov_wasserstein(c1, c2, starts="identity", swaps=False)
+    ours = gromov_wasserstein(c1.cuda(), c2.cuda(), starts="identity", swaps=False, backend=backend)
+    assert ours.permutations.is_cuda and ours.weights.is_cuda and ours.coupling().is_cuda
+    assert torch.equal(ours.permutations.cpu(), theirs.permutations) and ours.moved == theirs.moved
+    numbers = [(r.value, r.identity, r.lower, r.scale, r.eccentricity, r.shape) for r in (ours, theirs)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-9, abs=1e-13 * theirs.identity)
+    assert gromov_wasserstein(c1.cuda(), c2.cuda(), backend=backend).value <= theirs.value * (1 + 1e-9)
+    for bad in (math.nan, math.inf):
+        wrong = c2.cuda()
+        wrong[-1, 0] = bad
+        with pytest.raises(UserError, match=rf"c2\[{n - 1}, 0\] is"):
+            gromov_wasserstein(c1.cuda(), wrong, backend=backend)
+
+
 def test_dtypes_and_strides():
     c1, c2 = clouds(33)
     base = gromov_wasserstein(c1.float(), c2.float())
