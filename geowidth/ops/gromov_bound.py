@@ -17,8 +17,7 @@ def lower_bound(c1, c2):
     first = [np.sort(np.sqrt(np.einsum("ij,ij->i", c, c, dtype=np.float64) / n)) for c in (a, b)]
     eccentricities = np.square(first[0] - first[1]).mean()
     if all((np.diagonal(c) == 0).all() and c.min() >= 0 for c in (a, b)):
-        upper = np.triu_indices(n, 1)
-        second = [np.sort(c[upper]) for c in (a, b)]
+        second = [np.sort(np.concatenate([row[i + 1 :] for i, row in enumerate(c)])) for c in (a, b)]
         share = 2 / n**2
     else:
         second = [np.sort(c, axis=None) for c in (a, b)]

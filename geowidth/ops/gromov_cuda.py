@@ -39,9 +39,10 @@ class CudaKernels:
             )  # fmt: skip
         return d, m, squares
 
-    def scaled_product(self, a, b, factor):
-        """factor * a @ b, scaled by the product itself."""
-        return torch.addmm(a.new_zeros(1), a, b, beta=0, alpha=factor)
+    def gradient(self, one, two, mixture):
+        """-(one.d T two.d + one.m two.m') of a Mixture T: (n, n) float64. The product scales its own result."""
+        product = torch.addmm(one.d.new_empty(1), one.d, mixture.apply(two.d), beta=0, alpha=-1 / len(one.d))
+        return product.addr_(one.m, two.m, alpha=-1)
 
     def square_difference(self, a, b, row=None, column=None):
         """sum_ik (a[i, k] - b[row[i], column[k]])^2 in float64; a, b (n, n) of one dtype, None = the identity."""
