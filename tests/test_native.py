@@ -43,8 +43,8 @@ def test_a_forked_child_makes_its_own_pool():
     queue = context.Queue()
     child = context.Process(target=_in_child, args=(queue,))
     child.start()
-    assert queue.get(timeout=20) == 5000 * 4999 // 2
-    child.join(20)
+    assert queue.get(timeout=120) == 5000 * 4999 // 2
+    child.join(120)
     assert child.exitcode == 0
 
 

@@ -49,7 +49,7 @@ def start_parent(folder, text, steps, processes):
 
 
 def wait_for_states(folder, process, names=("s0", "s1")):
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while any(checkpoint.saved_step(folder / name) < 10 for name in names):
         assert process.poll() is None and time.monotonic() < until, process.stderr.read()
         time.sleep(0.02)
@@ -80,7 +80,7 @@ def test_a_killed_parent_leaves_no_workers(text, tmp_path):
     wait_for_states(tmp_path, parent, ["s0"])
     parent.kill()
     parent.communicate()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not free(tmp_path / "s0"):
         assert time.monotonic() < until, "a worker outlived its parent"
         time.sleep(0.02)
@@ -107,7 +107,7 @@ def test_a_failing_job_stops_the_others_soon(text, tmp_path):
     start = time.monotonic()
     with pytest.raises(UserError, match=r"s1 \(arm cosine, seed 1\) failed: .*not a whole safetensors"):
         train_many(both, 2)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 120
     assert free(tmp_path / "s0")
 
 
