@@ -47,9 +47,9 @@ class Clouds:
         records.check_writable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.tmp")
-        tensors = {name: getattr(self, name).cpu().contiguous() for name in ("before", "after")}
+        tensors = {name: getattr(self, name).contiguous() for name in ("before", "after")}
         # Cloned, since callers may give one tensor as both and safetensors refuses shared memory.
-        tensors |= {name: getattr(self, name).cpu().clone() for name in ("token_ids", "positions")}
+        tensors |= {name: getattr(self, name).clone() for name in ("token_ids", "positions")}
         facts = {"kind": KIND, "schema": SCHEMA, "widths": self.widths, "projections": self.projections}
         save_file(tensors, aside, metadata={"geowidth": records.dumps({**facts, "settings": self.settings})})
         aside.replace(path)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError
-from geowidth.measure.dimension import intrinsic_dimension
+from geowidth.measure.dimension import intrinsic_dimension, merge_duplicates
 from geowidth.measure.statistics import ON_HOST, STATISTICS, LayerCloud, large_norm_tokens
 from geowidth.ops.transfers import Transfer
 
@@ -93,8 +93,9 @@ class LayerWork:
 
     def _dimension(self, cloud):
         geometry = self.settings.geometries[0]
-        matrix = cloud.on_host(geometry)[0]
-        record = intrinsic_dimension(matrix, k=min(self.settings.neighbours, len(matrix) - 1)).to_json()
+        distances = cloud.on_host(geometry)[0]
+        points = len(merge_duplicates(distances)[0])  # in a small cloud there may be fewer neighbours than asked for
+        record = intrinsic_dimension(distances, k=max(3, min(self.settings.neighbours, points - 1))).to_json()
         return record.pop("values"), {"geometry": geometry, **record}
 
     def result(self, finished):

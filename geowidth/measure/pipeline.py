@@ -30,7 +30,7 @@ class MeasureSettings:
 
     geometries, statistics   names, in the order of the tables
     radius                   of the hyperbolic geometry's Poincare ball
-    neighbours               k of the Levina-Bickel estimators
+    neighbours               k of the Levina-Bickel estimators, at least 3; fewer where there are fewer distinct states
     bootstrap                subsamples of half the tokens for the bands; 0 for none
     seed                     of the subsamples
     device                   where distances and Gromov-Wasserstein are computed: "cpu", "cuda" or "cuda:N"; None: where
@@ -58,7 +58,7 @@ class MeasureSettings:
                 raise UserError(f"{what} names are {' '.join(names) or 'none'}; one or more are needed, each once")
         if not 0 < self.radius < 1:
             raise UserError(f"the radius of the hyperbolic geometry is {self.radius}; it must lie between 0 and 1")
-        for name, least in (("neighbours", 2), ("bootstrap", 0), ("seed", 0)):
+        for name, least in (("neighbours", 3), ("bootstrap", 0), ("seed", 0)):
             if not least <= getattr(self, name) < 2**31:
                 raise UserError(f"{name} is {getattr(self, name)}; allowed: whole numbers from {least} to {2**31 - 1}")
 
