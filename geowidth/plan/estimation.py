@@ -112,7 +112,7 @@ def _measurement(config, tokens, processes, probe):
         "flops": 2 * weights * tokens * config.context + config.layers * 3 * 2 * tokens**2 * config.dimension,
         # Tokens come from distinct contexts, so there are about as many forward passes as tokens.
         "seconds": _START_SECONDS + tokens * found["window"] + config.layers * layer / min(processes, config.layers),
-        # For the layers side by side: float64 distances of both clouds in three geometries, and Gromov-Wasserstein's four.
+        # Float64 distances of both clouds in three geometries and four matrices of Gromov-Wasserstein, side by side.
         "memory": found["peak_bytes"] + clouds + processes * (2 * 3 + 4) * 8 * tokens**2,
         "disk": 1024 * 4 * config.layers,
         "files": ["work.json"],
