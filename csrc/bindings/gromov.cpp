@@ -2,6 +2,7 @@
 
 #include "bindings/bindings.h"
 #include "cpu/assignment.h"
+#include "cpu/product.h"
 
 namespace geowidth {
 namespace {
@@ -45,6 +46,12 @@ int64_t bound_swaps(Address d1, Address d2, Address cost, Address column, int64_
                           pointer<int64_t>(column), n, least, most, threads);
 }
 
+void bound_product(Address a, Address b, Address row, Address u, Address v, double scale, int64_t n, Address out,
+                   int threads) {
+  scaled_product(pointer<const double>(a), pointer<const double>(b), pointer<const int64_t>(row),
+                 pointer<const double>(u), pointer<const double>(v), scale, n, pointer<double>(out), threads);
+}
+
 }  // namespace
 
 void bind_gromov(py::module_& module) {
@@ -54,6 +61,9 @@ void bind_gromov(py::module_& module) {
   module.def("matched_square_difference", &bound_square_difference, py::arg("a"), py::arg("stride_a"), py::arg("b"),
              py::arg("stride_b"), py::arg("row"), py::arg("column"), py::arg("n"), py::arg("is_double"),
              py::arg("threads"), release);
+  module.def("own_product_pays", &own_product_pays);
+  module.def("scaled_product", &bound_product, py::arg("a"), py::arg("b"), py::arg("row"), py::arg("u"), py::arg("v"),
+             py::arg("scale"), py::arg("n"), py::arg("out"), py::arg("threads"), release);
   module.def("symmetric_fault", &bound_fault, py::arg("c"), py::arg("n"), py::arg("stride"), py::arg("is_double"),
              py::arg("tolerance"), py::arg("threads"));
   module.def("improve_by_swaps", &bound_swaps, py::arg("d1"), py::arg("d2"), py::arg("cost"), py::arg("column"),

@@ -22,6 +22,7 @@ T* pointer(Address address) {
 inline cudaStream_t stream_of(Address address) { return reinterpret_cast<cudaStream_t>(address); }
 
 void bind_distances(py::module_& module);
+void bind_gromov(py::module_& module);
 
 }  // namespace cuda
 }  // namespace geowidth

@@ -12,4 +12,5 @@ PYBIND11_MODULE(_cuda, module) {
     return information;
   });
   geowidth::cuda::bind_distances(module);
+  geowidth::cuda::bind_gromov(module);
 }

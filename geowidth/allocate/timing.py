@@ -9,7 +9,8 @@ import torch
 
 from geowidth import records
 from geowidth.allocate.cost import TableCost
-from geowidth.errors import UserError, choose
+from geowidth.devices import device_named
+from geowidth.errors import choose
 from geowidth.progress import Progress
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -28,7 +29,7 @@ def measure_cost(
     """
     choose("pass", kind, PASSES)
     choose("dtype", dtype, list(DTYPES))
-    target = _device(device)
+    target = device_named(device)
     weights = _weights(max(widths), model_dimension, tokens, projections, target, DTYPES[dtype])
     passes = {width: _one_pass(width, weights, kind) for width in widths}
     repeats = {width: _repeats(run, target) for width, run in passes.items()}
@@ -65,18 +66,6 @@ def never_falling(values):
             before = blocks[-1]
             blocks[-1] = [(before[0] * before[1] + mean * count) / (before[1] + count), before[1] + count]
     return np.repeat([b[0] for b in blocks], [b[1] for b in blocks])
-
-
-def _device(name):
-    try:
-        target = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"device is {name!r}; allowed: cpu, cuda, cuda:N") from error
-    if target.type not in ("cpu", "cuda"):
-        raise UserError(f"device is {name!r}; allowed: cpu, cuda, cuda:N")
-    if target.type == "cuda" and not (torch.cuda.is_available() and (target.index or 0) < torch.cuda.device_count()):
-        raise UserError(f"device is {name!r}, but this machine has {torch.cuda.device_count()} CUDA devices; use cpu")
-    return target
 
 
 def _weights(width, dimension, tokens, projections, device, dtype):

@@ -3,6 +3,8 @@
 families       where each kind of model keeps its FFNs, as data
 sequences      text as windows of tokens: padding, and which tokens are drawn
 capture        capture.capture: a model's `before` and `after` states at every FFN, the same tokens in every layer
+pipeline       clouds to a profile: layers side by side, or a GPU and the CPU's threads overlapping; resumable
+layers         one layer's measurement, in parts and steps
 statistics     shift, Gromov-Wasserstein distortion, change of degree-one persistent homology
 topology       persistence diagrams and their 2-Wasserstein distance
 dimension      intrinsic dimension of a cloud
@@ -13,6 +15,7 @@ from importlib import import_module
 
 _HOME = {
     "Clouds": "clouds",
+    "MeasureSettings": "pipeline",
     "check_enough_text": "pipeline",
     "measure": "pipeline",
     "measure_clouds": "pipeline",

@@ -17,7 +17,7 @@ KIND, SCHEMA = "geowidth.clouds", 1
 class Clouds:
     """States of one set of tokens around the FFN sub-block of every layer.
 
-    before, after   (layers, tokens, dimension) float tensors; row i is the same token in every layer
+    before, after   (layers, tokens, dimension) float tensors on one device; row i is the same token in every layer
     token_ids       (tokens,) int64, the vocabulary index of each token
     positions       (tokens,) int64, its position in its sequence
     widths          FFN width of each layer

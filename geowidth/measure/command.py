@@ -11,6 +11,7 @@ Writes  work.json: for each geometry (raw, spherical, hyperbolic) and statistic 
 A call that was interrupted goes on where it stopped. Example:
   geowidth measure runs/nano/arms/uniform/seed-0 --tokens 512 --out work.json --plot work.svg
   geowidth measure smollm2 --tokens 256
+  geowidth measure some/folder --tokens 4096 --device cuda
 """
 
 from pathlib import Path
@@ -39,6 +40,7 @@ def add_arguments(parser):
     parser.add_argument("--radius", type=float, help="of the hyperbolic geometry's ball (default: tanh 1)")
     parser.add_argument("--neighbours", type=int, default=20, help="k of the Levina-Bickel dimension")
     parser.add_argument("--bootstrap", type=int, default=0, metavar="B", help="subsamples for 5-95 %% bands")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--save-clouds", metavar="FILE", help="also keep the captured clouds (.safetensors)")
     parser.add_argument("--plot", metavar="FILE", help="also draw the profiles (.svg)")
 
@@ -48,7 +50,7 @@ def run(arguments):
     from geowidth.measure.clouds import Clouds
     from geowidth.measure.pipeline import MeasureSettings, measure, measure_clouds
 
-    given = {name: getattr(arguments, name) for name in ("neighbours", "bootstrap", "seed")}
+    given = {name: getattr(arguments, name) for name in ("neighbours", "bootstrap", "seed", "device")}
     given |= {name: tuple(names) for name in ("geometries", "statistics") if (names := getattr(arguments, name))}
     if arguments.radius is not None:
         given["radius"] = arguments.radius
@@ -70,6 +72,9 @@ def run(arguments):
 
 def check(arguments):
     """Refuse what can be refused without opening the model."""
+    from geowidth.devices import device_named
+
+    device_named(arguments.device)
     for path in (arguments.out, arguments.save_clouds, arguments.plot):
         if path is not None:
             records.check_writable(path)

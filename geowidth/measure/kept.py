@@ -58,5 +58,5 @@ def fingerprint(clouds, settings):
     """A digest of Clouds and MeasureSettings: equal ones give equal results."""
     digest = hashlib.sha256(records.dumps([settings.to_json(), clouds.settings]).encode())
     for tensor in (clouds.before, clouds.after):
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -1,7 +1,8 @@
 """The work statistics of one layer. To add one, write a function and enter it in STATISTICS.
 
-A statistic takes a LayerCloud and the name of a geometry and returns (value, details). All values have the unit of that
-geometry's distance. Source: arXiv 2608.02064 section 3, with the choices of definitions in the docstrings.
+A statistic takes a LayerCloud and the name of a geometry and returns (value, details). It is computed where the cloud
+lies, from `cloud.distances`; those in ON_HOST are computed on the host, from `cloud.on_host`. All values have the unit
+of that geometry's distance. Source: arXiv 2608.02064 section 3, with the choices of definitions in the docstrings.
 """
 
 from functools import cached_property
@@ -12,21 +13,24 @@ import torch
 from geowidth.geometry import HYPERBOLIC_RADIUS, hyperbolic_from_angle, paired_distances
 from geowidth.measure.topology import diagram_distance, persistence_diagram
 from geowidth.ops import entropic_gromov_wasserstein, gromov_wasserstein, pairwise_distances
+from geowidth.ops.transfers import Transfer
 
 
 class LayerCloud:
     """The cloud of one layer before and after its FFN, with distances and diagrams computed once and kept.
 
-    before, after   (tokens, dimension) float tensors whose rows correspond
+    before, after   (tokens, dimension) float tensors whose rows correspond, on the CPU or a GPU
     geometries      names; the distances of all of them come from one Gram matrix
     radius          of the hyperbolic geometry
     threads         threads of the native kernels
+    transfer        what brings a tensor to the host; see geowidth.ops.transfers.Transfer
     """
 
-    def __init__(self, before, after, geometries, radius=HYPERBOLIC_RADIUS, threads=None):
+    def __init__(self, before, after, geometries, radius=HYPERBOLIC_RADIUS, threads=None, transfer=Transfer):
         self.before, self.after = before, after
         self.geometries, self.radius, self.threads = tuple(geometries), radius, threads
-        self._moved, self._diagrams = {}, {}
+        self.transfer = transfer
+        self._moved, self._diagrams, self._sent, self._host = {}, {}, {}, {}
 
     @cached_property
     def distances(self):
@@ -37,6 +41,25 @@ class LayerCloud:
             for cloud in (self.before, self.after)
         ]
         return {name: (sides[0][name], sides[1][name]) for name in self.geometries}
+
+    def send(self, matrices):
+        """Start bringing distance matrices to the host: {geometry: 1 (before) or 2 (before and after)}."""
+        for geometry, sides in matrices.items():
+            self._sent[geometry] = [self.transfer(matrix) for matrix in self.distances[geometry][:sides]]
+
+    def on_host(self, geometry):
+        """Distance matrices (before, after) on the host, when they are there; before alone if that alone was sent."""
+        if geometry not in self._host:
+            if geometry not in self._sent:
+                self.send({geometry: 2})
+            self._host[geometry] = [transfer.wait() for transfer in self._sent.pop(geometry)]
+        return self._host[geometry]
+
+    def release(self):
+        """Let go of the states and distances where they lie; what was sent to the host is kept."""
+        self.before = self.after = None
+        self.__dict__.pop("distances", None)
+        self._moved.clear()
 
     def moved(self, geometry):
         """Distance of every token's state before to the one after, (tokens,) float64."""
@@ -59,8 +82,7 @@ class LayerCloud:
                 made = tuple(hyperbolic_from_angle(d, self.radius) for d in self.diagrams("spherical"))
             else:
                 made = tuple(
-                    persistence_diagram(np.asarray(d, dtype=np.float64), validate=False)
-                    for d in self.distances[geometry]
+                    persistence_diagram(np.asarray(d, dtype=np.float64), validate=False) for d in self.on_host(geometry)
                 )
             self._diagrams[geometry] = made
         return self._diagrams[geometry]
@@ -106,6 +128,7 @@ def gw_entropic(cloud, geometry):
     return float(result.gw), result.to_json()
 
 
+ON_HOST = ("topology",)
 STATISTICS = {"shift": shift, "gw": gw, "topology": topology, "gw_entropic": gw_entropic}
 # The nine signals are these under three geometries; the others are measured when asked for.
 DEFAULT_STATISTICS = ("shift", "gw", "topology")

@@ -11,7 +11,10 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError
+from geowidth.ops import backend as backends
+from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, native, why_not_native
+from geowidth.ops.transfers import Transfer
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class AssignmentResult:
 
     column: (n,) int64, the column of each row. row_dual u, column_dual v: (n,) float64 with u_i + v_j <= cost_ij to one
     rounding, so `bound` = sum(u) + sum(v) is a lower bound of every assignment's cost. cost: that of `column`.
+    Tensors lie on the device of the costs.
     """
 
     column: torch.Tensor
@@ -32,9 +36,10 @@ class AssignmentResult:
 def assignment(cost, *, start=None, column_dual=None, backend=None):
     """Minimise sum_i cost[i, column[i]] over permutations `column`.
 
-    cost: (n, n) torch or numpy, computed in float64. start: (n,) permutation to start from (default: the identity).
-    column_dual: (n,) guess of the column duals, for example those of a similar problem. Both change the time, and among
-    equally cheap permutations the one returned; never the cost. Returns an AssignmentResult.
+    cost: (n, n) torch or numpy, on the CPU or a GPU, computed in float64. start: (n,) permutation to start from
+    (default: the identity). column_dual: (n,) guess of the column duals, for example those of a similar problem. Both
+    change the time, and among equally cheap permutations the one returned; never the cost. On a GPU the start is proved
+    optimal there where a few passes can do it; otherwise the costs are solved on the CPU. Returns an AssignmentResult.
     Raises UserError for entries that are not finite, matrices that are not square, and starts that are no permutation.
     """
     cost = torch.as_tensor(cost).detach().to(torch.float64)
@@ -45,29 +50,29 @@ def assignment(cost, *, start=None, column_dual=None, backend=None):
         i, j = divmod(int((~torch.isfinite(cost)).flatten().int().argmax()), n)
         raise UserError(f"cost[{i}, {j}] is {cost[i, j].item()}; all entries must be finite")
     chosen = ASSIGNMENT.choose(cost.device.type, backend)
-    return chosen.run(cost, _permutation(start, n), _duals(column_dual, n))
+    return chosen.run(cost, _permutation(start, n, cost.device), _duals(column_dual, n, cost.device))
 
 
-def _permutation(start, n):
+def _permutation(start, n, device):
     if start is None:
-        return torch.arange(n)
-    start = torch.as_tensor(start).to(torch.int64, copy=True)
-    if start.shape != (n,) or not torch.equal(start.sort().values, torch.arange(n)):
+        return torch.arange(n, device=device)
+    start = torch.as_tensor(start).to(device, torch.int64, copy=True)
+    if start.shape != (n,) or not torch.equal(start.sort().values, torch.arange(n, device=device)):
         raise UserError(f"start is not a permutation of 0..{n - 1}")
     return start.contiguous()
 
 
-def _duals(column_dual, n):
+def _duals(column_dual, n, device):
     if column_dual is None:
         return None
-    column_dual = torch.as_tensor(column_dual).to(torch.float64, copy=True)
+    column_dual = torch.as_tensor(column_dual).to(device, torch.float64, copy=True)
     if column_dual.shape != (n,) or not torch.isfinite(column_dual).all():
         raise UserError(f"column_dual must hold {n} finite numbers")
     return column_dual.contiguous()
 
 
 def _result(cost, column, row_dual, column_dual):
-    total = cost[torch.arange(len(cost)), column].sum().item()
+    total = cost[torch.arange(len(cost), device=cost.device), column].sum().item()
     return AssignmentResult(column, row_dual, column_dual, total, (row_dual.sum() + column_dual.sum()).item())
 
 
@@ -83,11 +88,47 @@ def assignment_native(cost, start, column_dual):
     return _result(cost, start, u, v)
 
 
+def assignment_cuda(cost, start, column_dual):
+    """`start` if the GPU proves it optimal, else the CPU's solution. cost: (n, n) float64, on the device as all is."""
+    return certificate(cost, start) or assignment_on_host(cost, start, column_dual)
+
+
+def certificate(cost, column):
+    """An AssignmentResult of permutation `column` if sweeps over its duals on the GPU prove it optimal, else None.
+
+    Of 91 stationary identities of two language models' layers the first sweep proves 4, twelve prove 89. A float64
+    product of the same size takes as long as n / 64 sweeps, by operations and bytes on an H200.
+    """
+    n, module = len(cost), backends.cuda()[0]
+    if n == 0:
+        return None
+    cost = cost if cost.stride(1) == 1 else cost.contiguous()
+    column = column.contiguous()
+    row_dual, column_dual, scratch = cost.new_empty(n), cost.new_empty(2, n), cost.new_empty(2 * n)
+    lowered, out = cost.new_empty(module.most_sweeps, dtype=torch.int32), cost.new_empty(3)
+    with cuda_support.on_device(cost):
+        module.assignment_certificate(
+            cost.data_ptr(), cost.stride(0), n, column.data_ptr(), row_dual.data_ptr(), column_dual.data_ptr(),
+            scratch.data_ptr(), lowered.data_ptr(), out.data_ptr(), cuda_support.stream(cost),
+        )  # fmt: skip
+    sweep, total, bound = out.tolist()
+    return None if sweep < 0 else AssignmentResult(column, row_dual, column_dual[int(sweep) % 2], total, bound)
+
+
+def assignment_on_host(cost, start, column_dual):
+    """The CPU's solution of costs that lie elsewhere: compiled, or scipy's where that was not built."""
+    host = Transfer(cost).wait()
+    solve = assignment_reference if native()[0] is None else assignment_native
+    found = solve(host, start.to("cpu", copy=True), None if column_dual is None else column_dual.to("cpu", copy=True))
+    tensors = (t.to(cost.device) for t in (found.column, found.row_dual, found.column_dual))
+    return AssignmentResult(*tensors, found.cost, found.bound)
+
+
 def assignment_reference(cost, start=None, column_dual=None):
     """scipy's solver; the duals are shortest distances over the optimal permutation, by Bellman-Ford sweeps."""
     from scipy.optimize import linear_sum_assignment
 
-    matrix = cost.numpy()
+    matrix = cost.cpu().numpy()
     n = len(matrix)
     column = linear_sum_assignment(matrix)[1].astype(np.int64)
     own = matrix[np.arange(n), column]
@@ -99,13 +140,14 @@ def assignment_reference(cost, start=None, column_dual=None):
             break
         v = np.minimum(v, reach)
     u = (matrix - v).min(1, initial=np.inf)
-    return _result(cost, torch.from_numpy(column), torch.from_numpy(u), torch.from_numpy(v))
+    return _result(cost, *(torch.from_numpy(a).to(cost.device) for a in (column, u, v)))
 
 
 ASSIGNMENT = Operation(
     "assignment",
     [
         Backend("native", ("cpu",), assignment_native, why_not_native),
-        Backend("torch", ("cpu",), assignment_reference),
+        Backend("cuda", ("cuda",), assignment_cuda, cuda_support.why_not),
+        Backend("torch", ("cpu", "cuda"), assignment_reference),
     ],
 )

@@ -6,14 +6,16 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError
+from geowidth.ops import cuda_support
 from geowidth.ops.backend import native
+from geowidth.ops.gromov_cuda import symmetry_facts
 
 # How far c[i, j] and c[j, i] may differ, relative to the largest entry: rounding, not another matrix.
 SYMMETRY_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 def cost_pair(c1, c2, threads, same_size):
-    """Both cost matrices as CPU tensors (n, n), (m, m) of one dtype, float32 or float64, rows contiguous."""
+    """Both cost matrices, (n, n) and (m, m), on one device, of one dtype, float32 or float64, rows contiguous."""
     c1, c2 = _matrix(c1, "c1"), _matrix(c2, "c2")
     if c1.device != c2.device:
         raise UserError(f"c1 is on {c1.device} and c2 on {c2.device}; move one of them")
@@ -24,9 +26,25 @@ def cost_pair(c1, c2, threads, same_size):
             f"c1 has {len(c1)} points and c2 {len(c2)}; the statistic needs equal numbers (uniform weights): "
             "entropic_gromov_wasserstein takes different ones"
         )
-    for matrix, name in ((c1, "c1"), (c2, "c2")):
-        _refuse_faults(matrix, name, threads)
+    if c1.device.type == "cpu" or not _in_order_on_device(c1, c2):
+        for matrix, name in ((c1, "c1"), (c2, "c2")):
+            _refuse_faults(matrix, name, threads)
     return c1, c2
+
+
+def _in_order_on_device(*matrices):
+    """Whether all are finite and symmetric, with one wait for the device."""
+    facts = torch.stack([_symmetry_facts(matrix) for matrix in matrices]).tolist()
+    allowed = [SYMMETRY_TOLERANCE[matrix.dtype] for matrix in matrices]
+    return all(size < float("inf") and worst <= a * size for a, (size, worst) in zip(allowed, facts, strict=True))
+
+
+def _symmetry_facts(matrix):
+    """(2,) float64: the largest |c_ij|, not finite if one is not, and the largest |c_ij - c_ji|."""
+    if cuda_support.why_not() is None:
+        return symmetry_facts(matrix)
+    worst = torch.maximum(*(matrix - matrix.T).aminmax())
+    return torch.stack([matrix.abs().amax(), worst]).double()
 
 
 def _short(dtype):

@@ -8,11 +8,12 @@ class Mixture:
     """T = sum_a w_a P_a / n, where an atom None stands for the product coupling 1 1' / n^2.
 
     On mixtures E is a quadratic form w' e w whose entries e_ab = mean_ik (c1_ik - c2_a(i),b(k))^2 are means of squares:
-    so is every value, which therefore never comes out negative. `pair(a, b)` computes e_ab.
+    so is every value, which therefore never comes out negative. `pair(a, b)` computes e_ab. `identity`: the permutation
+    0, ..., n - 1 on the costs' device, where all permutations lie; weights and e are numpy, on the host.
     """
 
-    def __init__(self, pair, atom):
-        self.pair = pair
+    def __init__(self, pair, atom, identity):
+        self.pair, self.identity = pair, identity
         self.atoms = [atom]
         self.weights = np.ones(1)
         self.form = np.array([[pair(atom, atom)]])
@@ -38,26 +39,26 @@ class Mixture:
         """(weight, permutation) of every permutation in the mixture."""
         return [(float(w), a) for w, a in zip(self.weights, self.atoms, strict=True) if a is not None]
 
-    def permutations(self, n):
+    def permutations(self):
         """The permutations of `items`, stacked: (k, n) int64."""
         columns = [a for _, a in self.items()]
-        return torch.stack(columns) if columns else torch.empty((0, n), dtype=torch.int64)
+        return torch.stack(columns) if columns else self.identity.new_empty((0, len(self.identity)))
 
-    def heaviest(self, n):
+    def heaviest(self):
         """The permutation of largest weight (the identity if there is none)."""
         items = self.items()
-        return max(items, key=lambda item: item[0])[1] if items else torch.arange(n)
+        return max(items, key=lambda item: item[0])[1] if items else self.identity
 
     def apply(self, matrix):
         """n T matrix without the product coupling's part, which is 0 on a centred matrix."""
         if self.pure:
             column = self.atoms[0]
-            return matrix if torch.equal(column, torch.arange(len(column))) else matrix[column]
+            return matrix if column is self.identity else matrix[column]
         return sum(w * matrix[a] for w, a in self.items())
 
     def inner(self, cost):
         """<cost, T> for a cost whose entries sum to 0 (so that the product coupling adds nothing)."""
-        rows = torch.arange(len(cost))
+        rows = self.identity
         return sum(w * cost[rows, a].mean().item() for w, a in self.items())
 
     def replace(self, atom):

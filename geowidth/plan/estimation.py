@@ -112,8 +112,8 @@ def _measurement(config, tokens, processes, probe):
         "flops": 2 * weights * tokens * config.context + config.layers * 3 * 2 * tokens**2 * config.dimension,
         # Tokens come from distinct contexts, so there are about as many forward passes as tokens.
         "seconds": _START_SECONDS + tokens * found["window"] + config.layers * layer / min(processes, config.layers),
-        # Distances of both clouds in three geometries and what topology keeps, for the layers that run side by side.
-        "memory": found["peak_bytes"] + clouds + processes * (2 * 3 + 6) * 4 * tokens**2,
+        # Float64 distances of both clouds in three geometries and four matrices of Gromov-Wasserstein, side by side.
+        "memory": found["peak_bytes"] + clouds + processes * (2 * 3 + 4) * 8 * tokens**2,
         "disk": 1024 * 4 * config.layers,
         "files": ["work.json"],
         "facts": {"measured_tokens": tokens, "seconds_per_measured_layer": layer},

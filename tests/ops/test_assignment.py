@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from geowidth.errors import UserError
-from geowidth.ops.assignment import assignment
+from geowidth.ops.assignment import AssignmentResult, assignment
 
 BACKENDS = ("native", "torch")
 SIZES = (1, 2, 3, 5, 7, 8, 9, 17, 31, 64, 97)
@@ -43,6 +43,17 @@ def check(result, cost):
 def test_is_optimal_and_the_duals_prove_it(n, backend):
     for _, cost in matrices(n):
         check(assignment(cost, backend=backend), cost)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("backend", ("cuda", "torch"))
+@pytest.mark.parametrize("n", SIZES)
+def test_costs_on_a_gpu(n, backend):
+    for _, cost in matrices(n):
+        found = assignment(torch.from_numpy(cost).cuda(), backend=backend)
+        assert found.column.is_cuda and found.row_dual.is_cuda and found.column_dual.is_cuda
+        tensors = (t.cpu() for t in (found.column, found.row_dual, found.column_dual))
+        check(AssignmentResult(*tensors, found.cost, found.bound), cost)
 
 
 @pytest.mark.parametrize("n", (5, 31, 64))

@@ -7,6 +7,7 @@ import ot
 import pytest
 import torch
 
+from geowidth import _native
 from geowidth.errors import UserError
 from geowidth.ops.gromov import gromov_wasserstein
 
@@ -173,6 +174,27 @@ def test_backends_agree(n):
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("backend", ("cuda", "torch"))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("noise", (0.05, 0.5))
+@pytest.mark.parametrize("n", (1, 7, 67, 257))
+def test_a_gpu_gives_the_cpus_result_and_keeps_it(n, noise, dtype, backend):
+    c1, c2 = (c.to(dtype) for c in clouds(n, noise=noise, seed=n))
+    theirs = gromov_wasserstein(c1, c2, starts="identity", swaps=False)
+    ours = gromov_wasserstein(c1.cuda(), c2.cuda(), starts="identity", swaps=False, backend=backend)
+    assert ours.permutations.is_cuda and ours.weights.is_cuda and ours.coupling().is_cuda
+    assert torch.equal(ours.permutations.cpu(), theirs.permutations) and ours.moved == theirs.moved
+    numbers = [(r.value, r.identity, r.lower, r.scale, r.eccentricity, r.shape) for r in (ours, theirs)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-9, abs=1e-13 * theirs.identity)
+    assert gromov_wasserstein(c1.cuda(), c2.cuda(), backend=backend).value <= theirs.value * (1 + 1e-9)
+    for bad in (math.nan, math.inf):
+        wrong = c2.cuda()
+        wrong[-1, 0] = bad
+        with pytest.raises(UserError, match=rf"c2\[{n - 1}, 0\] is"):
+            gromov_wasserstein(c1.cuda(), wrong, backend=backend)
+
+
 def test_dtypes_and_strides():
     c1, c2 = clouds(33)
     base = gromov_wasserstein(c1.float(), c2.float())
@@ -196,6 +218,47 @@ def test_thread_count_changes_no_bit_of_the_native_sums():
     results = [gromov_wasserstein(c1, c2, threads=t) for t in (1, 2)]
     assert torch.equal(results[0].permutations, results[1].permutations)
     assert results[0].value == results[1].value
+
+
+@pytest.mark.parametrize("n", (1, 2, 7, 23, 24, 25, 191, 193, 211))
+def test_the_own_product(n):
+    g = torch.Generator().manual_seed(n)
+    a, b = torch.randn(2, n, n, generator=g, dtype=torch.float64)
+    u, v = torch.randn(2, n, generator=g, dtype=torch.float64)
+    row = torch.randperm(n, generator=g)
+    for permutation in (None, row):
+        expected = 0.3 * a @ (b if permutation is None else b[row]) - torch.outer(u, v)
+        found = []
+        for threads in (1, 2, 5):
+            out = torch.full((n, n), math.nan, dtype=torch.float64)
+            _native.scaled_product(
+                a.data_ptr(), b.data_ptr(), 0 if permutation is None else row.data_ptr(), u.data_ptr(), v.data_ptr(),
+                0.3, n, out.data_ptr(), threads,
+            )  # fmt: skip
+            found.append(out)
+        torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-14 * n + 1e-15)
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_either_product_gives_the_same_result(monkeypatch):
+    from geowidth.ops.gromov_kernels import NativeKernels, PlainPieces
+
+    class Always:
+        def __getattr__(self, name):
+            return (lambda: True) if name == "own_product_pays" else getattr(_native, name)
+
+    def with_own(kernels, *arguments):
+        kernels.module = Always()
+        return own(kernels, *arguments)
+
+    own, results = NativeKernels.gradient, []
+    for gradient in (with_own, PlainPieces.gradient):
+        monkeypatch.setattr(NativeKernels, "gradient", gradient)
+        for starts in ("identity", ("identity", "product")):
+            results.append(gromov_wasserstein(*clouds(50, noise=0.5), starts=starts))
+    for ours, theirs in zip(results[:2], results[2:], strict=True):
+        assert ours.value == pytest.approx(theirs.value, rel=1e-12) and ours.iterations == theirs.iterations
+        assert torch.equal(ours.permutations, theirs.permutations)
 
 
 def test_the_start_is_reported():

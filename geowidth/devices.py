@@ -1,0 +1,18 @@
+"""Names of devices, as given by users."""
+
+import torch
+
+from geowidth.errors import UserError
+
+
+def device_named(name):
+    """The torch.device of "cpu", "cuda" or "cuda:N"; a UserError for other names and for GPUs that are not there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device is {name!r}; allowed: cpu, cuda, cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device is {name!r}; allowed: cpu, cuda, cuda:N")
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise UserError(f"device is {name!r}, but this machine has {torch.cuda.device_count()} CUDA devices; use cpu")
+    return device

@@ -1,0 +1,163 @@
+"""The measurement of one layer, part by part, each in two steps.
+
+A part is a set of the layer's tokens: all of them; those without the very large norms; the subsamples of the bands. Its
+first step, `begin`, is done where the cloud lies: distances and the statistics made of them. Its second, `finish`, is
+done on the host, from matrices that were sent there meanwhile: persistence and intrinsic dimension.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from geowidth.errors import UserError
+from geowidth.measure.dimension import intrinsic_dimension, merge_duplicates
+from geowidth.measure.statistics import ON_HOST, STATISTICS, LayerCloud, large_norm_tokens
+from geowidth.ops.transfers import Transfer
+
+
+@dataclass(frozen=True)
+class Part:
+    """role: "whole", "rest" (without very large norms) or "draw" (for the bands). rows: its tokens, None for all."""
+
+    role: str
+    rows: torch.Tensor | None
+    geometries: tuple[str, ...]
+
+
+@dataclass
+class Begun:
+    """A part after its first step: the statistics found so far, {geometry: {name: (value, details)}}."""
+
+    part: Part
+    cloud: LayerCloud
+    found: dict
+
+
+class LayerWork:
+    """One layer's measurement: `parts`, of which each is begun and finished, and `result` of what that gave.
+
+    clouds      Clouds
+    settings    MeasureSettings; its device is where the first steps happen (None: where the clouds lie)
+    threads     of the native kernels
+    transfer    what brings a tensor to the host; see geowidth.ops.transfers.Transfer
+    """
+
+    def __init__(self, clouds, layer, settings, threads=1, transfer=Transfer):
+        self.layer, self.settings, self.threads, self.transfer = layer, settings, threads, transfer
+        self.sides = tuple(side[layer].to(settings.device or side.device) for side in (clouds.before, clouds.after))
+        self.large = {n: large_norm_tokens(s) for n, s in zip(("before", "after"), self.sides, strict=True)}
+        self.parts = self._parts(clouds.tokens)
+
+    def _parts(self, tokens):
+        settings, device = self.settings, self.sides[0].device
+        parts = [Part("whole", None, settings.geometries)]
+        large = sorted({*self.large["before"], *self.large["after"]})
+        if large and "raw" in settings.geometries:
+            keep = torch.ones(tokens, dtype=torch.bool)
+            keep[large] = False
+            parts.append(Part("rest", keep.nonzero()[:, 0].to(device), ("raw",)))
+        for index in range(settings.bootstrap):
+            generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + index)
+            rows = torch.randperm(tokens, generator=generator)[: tokens // 2]
+            parts.append(Part("draw", rows.to(device), settings.geometries))
+        return parts
+
+    def begin(self, part):
+        """The first step of a part. Device memory is given back at its end, the layer's own with the last part."""
+        settings = self.settings
+        sides = self.sides if part.rows is None else (side[part.rows] for side in self.sides)
+        cloud = LayerCloud(*sides, part.geometries, settings.radius, self.threads, self.transfer)
+        names = [name for name in settings.statistics if name not in ON_HOST]
+        with self._named_errors():
+            cloud.send(sent_matrices(settings, part.role, part.geometries))
+            found = {g: {name: STATISTICS[name](cloud, g) for name in names} for g in part.geometries}
+        cloud.release()
+        if part is self.parts[-1]:
+            self.sides = None
+        return Begun(part, cloud, found)
+
+    def finish(self, begun):
+        """The second step: {"work": {geometry: {statistic: value}}, "details": ..., and for the whole "dimension"}."""
+        settings, result = self.settings, {"work": {}, "details": {}}
+        with self._named_errors():
+            for geometry in begun.part.geometries:
+                found = dict(begun.found[geometry])
+                found |= {n: STATISTICS[n](begun.cloud, geometry) for n in settings.statistics if n in ON_HOST}
+                found = {name: found[name] for name in settings.statistics}
+                result["work"][geometry] = {name: value for name, (value, _) in found.items()}
+                result["details"][geometry] = {name: more for name, (_, more) in found.items() if more}
+            if begun.part.role == "whole":
+                result["dimension"], result["details"]["dimension"] = self._dimension(begun.cloud)
+        return result
+
+    def _dimension(self, cloud):
+        geometry = self.settings.geometries[0]
+        distances = cloud.on_host(geometry)[0]
+        points = len(merge_duplicates(distances)[0])  # in a small cloud there may be fewer neighbours than asked for
+        record = intrinsic_dimension(distances, k=max(3, min(self.settings.neighbours, points - 1))).to_json()
+        return record.pop("values"), {"geometry": geometry, **record}
+
+    def result(self, finished):
+        """What is written for the layer, from what `finish` gave for each of the parts."""
+        roles = {}
+        for part, found in zip(self.parts, finished, strict=True):
+            roles.setdefault(part.role, []).append(found)
+        (whole,), rest = roles["whole"], roles.get("rest", roles["whole"])[0]
+        details = {**whole["details"], "large_norm_tokens": self.large}
+        # The raw statistics without the tokens of very large norm; None where raw was not asked for.
+        details["raw_without_large_norms"] = dict(rest["work"]["raw"]) if "raw" in rest["work"] else None
+        if self.settings.bootstrap:
+            details["bands"] = self._bands([found["work"] for found in roles["draw"]])
+        return {"work": whole["work"], "dimension": whole["dimension"], "details": details}
+
+    def _bands(self, draws):
+        """5 % and 95 % quantiles of every signal over subsamples of half the tokens, drawn without replacement.
+
+        Resampling with replacement would plant duplicate points, which topology and dimension cannot take; the size of
+        the subsample stands beside the band because some statistics change with it.
+        """
+        settings, quantiles = self.settings, [0.05, 0.95]
+        size = len(next(part.rows for part in self.parts if part.role == "draw"))
+        bands = {"subsample": size, "subsamples": settings.bootstrap, "quantiles": quantiles}
+        for g in settings.geometries:
+            bands[g] = {s: np.quantile([d[g][s] for d in draws], quantiles).tolist() for s in settings.statistics}
+        return bands
+
+    def _named_errors(self):
+        return _Named(self.layer)
+
+
+class _Named:
+    """Puts the layer's number before the words of a UserError raised inside."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _, error, __):
+        if isinstance(error, UserError):
+            raise UserError(f"layer {self.layer}: {error}") from error
+
+
+def sent_matrices(settings, role, geometries):
+    """{geometry: 1 or 2}: whose distance matrices a part's second step reads, of the first side alone or of both."""
+    sent = {}
+    if "topology" in settings.statistics:  # the hyperbolic diagrams are the spherical ones mapped
+        sent = {g: 2 for g in geometries if g != "hyperbolic" or "spherical" not in geometries}
+    if role == "whole":
+        sent.setdefault(settings.geometries[0], 1)
+    return sent
+
+
+def part_bytes(tokens, settings):
+    """Bytes of the matrices of a part of all tokens that wait on the host for its second step."""
+    return 8 * tokens**2 * sum(sent_matrices(settings, "whole", settings.geometries).values())
+
+
+def measure_layer(clouds, layer, settings, threads=1):
+    """All statistics of one layer: {"work": {geometry: {statistic: value}}, "dimension": {...}, "details": {...}}."""
+    work = LayerWork(clouds, layer, settings, threads)
+    return work.result([work.finish(work.begin(part)) for part in work.parts])
