@@ -23,6 +23,7 @@ inline cudaStream_t stream_of(Address address) { return reinterpret_cast<cudaStr
 
 void bind_distances(py::module_& module);
 void bind_gromov(py::module_& module);
+void bind_sinkhorn(py::module_& module);
 
 }  // namespace cuda
 }  // namespace geowidth

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_cuda, module) {
   });
   geowidth::cuda::bind_distances(module);
   geowidth::cuda::bind_gromov(module);
+  geowidth::cuda::bind_sinkhorn(module);
 }
