@@ -208,7 +208,7 @@ class Run:
         return self.moved
 
     def model_objective(self, gradient):
-        quadratic = self.problem.step.inner(gradient, self.plan) + self.problem.step.inner(self.held, self.plan)
+        quadratic = sum(self.problem.step.inners((gradient, self.plan), (self.held, self.plan)))
         return self.problem.objective(quadratic, self.linear, self.entropy)
 
     def result(self):

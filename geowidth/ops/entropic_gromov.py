@@ -12,9 +12,11 @@ from functools import partial
 import torch
 
 from geowidth.errors import UserError, choose
+from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.entropic_descent import RANK, SMALL, Problem, Run, Side, divergence, round_onto_marginals
-from geowidth.ops.entropic_kernels import NativeStep, TorchStep
+from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
+from geowidth.ops.ffn_library import float32_products
 from geowidth.ops.gromov_inputs import cost_pair, positive, thread_count, torch_threads, weights
 
 STARTS = ("identity", "product")
@@ -65,7 +67,7 @@ def entropic_gromov_wasserstein(
 ):  # fmt: skip
     """Entropic Gromov-Wasserstein of cost matrices (n, n) and (m, m): an EntropicResult.
 
-    c1, c2: torch or numpy, symmetric, finite, of one dtype: float32 is computed in float32 (costs double-centred in
+    c1, c2: torch or numpy, symmetric, finite, of one dtype and on one device: float32 is computed in float32 (costs double-centred in
     float64 first, sums in float64; value and objective then within about 1e-5 of exact), float64 in float64; below
     eps_rel 1e-3 float32 is widened.
     eps: absolute, of E(T) + eps KL(T | p q'); if None, eps = eps_rel * sqrt(mean(D1 o D1) mean(D2 o D2)), the means
@@ -74,7 +76,8 @@ def entropic_gromov_wasserstein(
     lowest objective is taken; "auto": the identity if it is a coupling, and the product coupling.
     tolerance: on what an exact step would still move, sum |T' - T|. rank: of the cheap products, up to a quarter of the
     points; 0 = exact products throughout, the default up to 192 points.
-    Nothing is random; scaling the costs (with eps) or shifting them changes no plan. Raises UserError naming the
+    On a GPU float32 products are true float32 whatever torch's TF32 switch says, the plan stays there, and p, q and a
+    coupling to start from may lie on the CPU. Nothing is random; scaling the costs (with eps) or shifting them changes no plan. Raises UserError naming the
     argument and its first bad index.
     """
     threads = thread_count(threads)
@@ -85,9 +88,10 @@ def entropic_gromov_wasserstein(
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UserError(f"{name} is {value!r}; a whole number of at least {least} is needed")
     c1, c2 = cost_pair(c1, c2, threads, same_size=False)
-    a, b = weights(p, len(c1), "p"), weights(q, len(c2), "q")
+    a, b = weights(p, len(c1), "p", c1.device), weights(q, len(c2), "q", c1.device)
     chosen = ENTROPIC_GROMOV_WASSERSTEIN.choose(c1.device.type, backend)
-    with torch_threads(threads):
+    exact = float32_products(c1, "ieee"), torch.autocast(c1.device.type, enabled=False)
+    with torch_threads(threads), cuda_support.on_device(c1), exact[0], exact[1]:
         return chosen.run(c1, c2, a, b, eps, eps_rel, start, tolerance, max_iterations, rank, threads)
 
 
@@ -154,7 +158,7 @@ def _start(problem, start, c1, c2):
 
 
 def _given(problem, plan):
-    plan = torch.as_tensor(plan).detach().to(torch.float64)
+    plan = torch.as_tensor(plan).detach().to(problem.a.device, torch.float64)
     shape = len(problem.a), len(problem.b)
     if tuple(plan.shape) != shape:
         raise UserError(f"start has shape {tuple(plan.shape)}; a coupling of shape {shape} is needed")
@@ -186,6 +190,7 @@ ENTROPIC_GROMOV_WASSERSTEIN = Operation(
     "entropic_gromov_wasserstein",
     [
         Backend("native", ("cpu",), partial(_solve, step=NativeStep), why_not_native),
-        Backend("torch", ("cpu",), partial(_solve, step=TorchStep)),
+        Backend("cuda", ("cuda",), partial(_solve, step=CudaStep), cuda_support.why_not),
+        Backend("torch", ("cpu", "cuda"), partial(_solve, step=TorchStep)),
     ],
 )

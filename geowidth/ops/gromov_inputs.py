@@ -91,14 +91,16 @@ def _fault(matrix, threads):
     return kind, *divmod(int(bad.flatten().int().argmax()), len(matrix))
 
 
-def weights(value, count, name):
-    """Weights as a float64 tensor (count,); None means uniform. Positive, summing to 1 (to 1e-5, then exactly)."""
+def weights(value, count, name, device="cpu"):
+    """Weights as a float64 tensor (count,) on `device`, moved there from the CPU; None means uniform. Positive, summing
+    to 1 (to 1e-5, then exactly)."""
+    device = torch.device(device)
     if value is None:
-        return torch.full((count,), 1.0 / count, dtype=torch.float64)
+        return torch.full((count,), 1.0 / count, dtype=torch.float64, device=device)
     value = torch.as_tensor(value).detach()
-    if value.device.type != "cpu":
-        raise UserError(f"{name} is on {value.device}; move it to the CPU")
-    value = value.to(torch.float64, copy=True)
+    if value.device.type != "cpu" and value.device != device:
+        raise UserError(f"{name} is on {value.device}; move it to {'the CPU' if device.type == 'cpu' else device}")
+    value = value.to(device, torch.float64, copy=True)
     if value.shape != (count,):
         raise UserError(f"{name} has shape {tuple(value.shape)}; weights of shape ({count},) are needed")
     bad = torch.nonzero(~(torch.isfinite(value) & (value > 0)))

@@ -9,14 +9,14 @@ class LowRankPlusShift:
     """D ~ U diag(w) U' + shift I.
 
     U (n, rank) spans the leading eigenvectors, found by a randomised range finder with one power iteration (Halko,
-    Martinsson, Tropp, SIAM Review 53, 2011) on vectors drawn from a generator of its own, hence always the same; shift
+    Martinsson, Tropp, SIAM Review 53, 2011) on vectors drawn from a generator of its own, hence always the same on every device; shift
     is the mean of the eigenvalues left out.
     """
 
     def __init__(self, matrix, rank):
         n = len(matrix)
         generator = torch.Generator().manual_seed(0)
-        probes = torch.randn(n, min(n, rank + OVERSAMPLING), generator=generator, dtype=matrix.dtype)
+        probes = torch.randn(n, min(n, rank + OVERSAMPLING), generator=generator, dtype=matrix.dtype).to(matrix.device)
         basis, _ = torch.linalg.qr(matrix @ (matrix @ probes))
         small = basis.T @ (matrix @ basis)
         values, vectors = torch.linalg.eigh((small + small.T) / 2)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from geowidth.errors import UserError
-from geowidth.ops.backend import native
-from geowidth.ops.entropic_kernels import NativeStep, TorchStep
+from geowidth.ops import cuda_support
+from geowidth.ops.backend import Backend, Operation, why_not_native
+from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
 from geowidth.ops.gromov_inputs import positive, thread_count, weights
 
 LEAST_EPS = 1e-12  # of the cost's range
@@ -30,8 +31,8 @@ class SinkhornResult:
     converged: bool
 
 
-def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000, threads=None):
-    """Entropic optimal transport for cost (n, m), torch or numpy: a SinkhornResult.
+def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000, threads=None, backend=None):
+    """Entropic optimal transport for cost (n, m), torch or numpy: a SinkhornResult, its tensors on the cost's device.
 
     Computed in float64; the plan comes back in the cost's dtype (float32 or float64). a (n,), b (m,): positive weights,
     default uniform. A constant added to the cost, or to a row or a column of it, changes no plan. eps must be at least
@@ -40,23 +41,34 @@ def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000,
     threads, eps = thread_count(threads), positive(eps, "eps")
     tolerance = positive(tolerance, "tolerance")
     cost = torch.as_tensor(cost).detach()
-    if cost.ndim != 2 or 0 in cost.shape or cost.device.type != "cpu":
-        raise UserError(f"cost has shape {tuple(cost.shape)} on {cost.device}; (n, m) on the CPU, not empty, is needed")
+    if cost.ndim != 2 or 0 in cost.shape:
+        raise UserError(f"cost has shape {tuple(cost.shape)}; (n, m), not empty, is needed")
     bad = torch.nonzero(~torch.isfinite(cost))
     if len(bad):
         i, j = bad[0].tolist()
         raise UserError(f"cost[{i}, {j}] is {cost[i, j].item()}; all entries must be finite")
-    a, b = weights(a, cost.shape[0], "a"), weights(b, cost.shape[1], "b")
-    reduced = cost.to(torch.float64, copy=True)
+    a, b = weights(a, cost.shape[0], "a", cost.device), weights(b, cost.shape[1], "b", cost.device)
+    chosen = SINKHORN.choose(cost.device.type, backend)
+    reduced = cost.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
     rows = reduced.amin(1)
     reduced -= rows[:, None]
     columns = reduced.amin(0)
     reduced -= columns
     if eps < LEAST_EPS * reduced.max().item():
         raise UserError(f"eps is {eps:g}; at least {LEAST_EPS * reduced.max().item():.3g} (1e-12 of the cost's range)")
-    step = (NativeStep if native()[0] else TorchStep)(torch.zeros_like(a), torch.zeros_like(b), a, b, threads)
+    step = chosen.run(torch.zeros_like(a), torch.zeros_like(b), a, b, threads)
     plan = torch.zeros_like(reduced)
     error, passes, *_ = step(reduced.neg_(), 1 / eps, plan, tolerance, max_iterations)
     total = (cost.double() * plan).sum().item()
     plan = plan if cost.dtype == torch.float64 else plan.float()
     return SinkhornResult(plan, total, eps * step.f + rows, eps * step.g + columns, error, passes, error <= tolerance)
+
+
+SINKHORN = Operation(
+    "sinkhorn",
+    [
+        Backend("native", ("cpu",), NativeStep, why_not_native),
+        Backend("cuda", ("cuda",), CudaStep, cuda_support.why_not),
+        Backend("torch", ("cpu", "cuda"), TorchStep),
+    ],
+)
