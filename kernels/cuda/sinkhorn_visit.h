@@ -162,36 +162,41 @@ __device__ __forceinline__ bool group_weights(const Slab<T>& slab, int first, T 
   return i >= slab.rows || (mine > Limits<T>::small && mine < Limits<T>::large);
 }
 
-// The visit for rows of at most packs * blockDim.x pieces. Rows in device memory are fetched a group ahead, and from
-// the other end at every second visit: what the second-level cache still holds of them is met first.
-// partial: (stride) column sums of the block. slots: 2 x (group, most_warps). Returns false if a u of a row that
-// this lane holds is out of range.
+// The visit for rows of at most packs * blockDim.x pieces. Groups are fetched one ahead, and from the other end at every
+// second visit: what the second-level cache still holds of the rows in device memory is met first.
+// partial: (stride) column sums of the block. slots: 2 x (group, most_warps). Returns false if a u of a row that this
+// lane holds is out of range.
 template <typename T, int packs, int group>
 __device__ __forceinline__ bool visit_once(const Slab<T>& slab, const T* v, T* partial, T* slots, bool backward) {
   constexpr int width = Pack<T>::width;
   using Group = Pack<T>[group][packs];
   const int pieces = slab.stride / width;
   Pack<T> weight[packs], column[packs];
-#pragma unroll
-  for (int c = 0; c < packs; ++c) {
-    const int p = threadIdx.x + c * blockDim.x;
-    weight[c] = p < pieces ? load_far(v + p * width) : no_pack<T>();
-    column[c] = no_pack<T>();
-  }
   bool good = true;
-  int turn = 0;
-  const auto fetch = [&](Group& entry, int first, int rows, auto load) {
+  // The resident rows make whole groups, unless they are all there are.
+  const int groups = (slab.rows + group - 1) / group;
+  const auto fetch = [&](Group& entry, int k) {
+    if (k >= groups) return;
+    const int first = (backward ? groups - 1 - k : k) * group;
+    const bool near = first < slab.resident;
 #pragma unroll
     for (int r = 0; r < group; ++r) {
-      const int i = first + r < rows ? first + r : rows - 1;
+      const int i = first + r < slab.rows ? first + r : slab.rows - 1;
 #pragma unroll
       for (int c = 0; c < packs; ++c) {
         const int p = threadIdx.x + c * blockDim.x;
-        entry[r][c] = p < pieces ? load(i, p * width) : no_pack<T>();
+        if (p >= pieces)
+          entry[r][c] = no_pack<T>();
+        else if (near)
+          entry[r][c] = load_near(slab.near + i * slab.stride + p * width);
+        else
+          entry[r][c] = load_far(slab.far + static_cast<int64_t>(i) * slab.stride + p * width);
       }
     }
   };
-  const auto work = [&](const Group& entry, int first) {
+  const auto work = [&](const Group& entry, int k) {
+    if (k >= groups) return;
+    const int first = (backward ? groups - 1 - k : k) * group;
     T sum[group], u[group];
 #pragma unroll
     for (int r = 0; r < group; ++r) {
@@ -199,34 +204,26 @@ __device__ __forceinline__ bool visit_once(const Slab<T>& slab, const T* v, T* p
 #pragma unroll
       for (int c = 0; c < packs; ++c) sum[r] = dot(entry[r][c], weight[c], sum[r]);
     }
-    good = group_weights(slab, first, sum, slots + turn * group * most_warps, u) && good;
-    turn ^= 1;
+    good = group_weights(slab, first, sum, slots + k % 2 * group * most_warps, u) && good;
 #pragma unroll
     for (int r = 0; r < group; ++r)
 #pragma unroll
       for (int c = 0; c < packs; ++c) add_multiple(column[c], entry[r][c], u[r]);
   };
-  const auto near = [&](int i, int at) { return load_near(slab.near + i * slab.stride + at); };
-  const auto far = [&](int i, int at) { return load_far(slab.far + static_cast<int64_t>(i) * slab.stride + at); };
 
-  Group entry;
-  for (int first = 0; first < slab.resident; first += group) {
-    fetch(entry, first, slab.resident, near);
-    work(entry, first);
+  Group even, odd;
+  fetch(even, 0);
+#pragma unroll
+  for (int c = 0; c < packs; ++c) {
+    const int p = threadIdx.x + c * blockDim.x;
+    weight[c] = p < pieces ? load_far(v + p * width) : no_pack<T>();
+    column[c] = no_pack<T>();
   }
-  const int groups = (slab.rows - slab.resident + group - 1) / group;
-  const auto place = [&](int k) { return slab.resident + (backward ? groups - 1 - k : k) * group; };
-  if (groups > 0) {
-    Group ahead;
-    fetch(entry, place(0), slab.rows, far);
-    for (int k = 0; k < groups; ++k) {
-      if (k + 1 < groups) fetch(ahead, place(k + 1), slab.rows, far);
-      work(entry, place(k));
-#pragma unroll
-      for (int r = 0; r < group; ++r)
-#pragma unroll
-        for (int c = 0; c < packs; ++c) entry[r][c] = ahead[r][c];
-    }
+  for (int k = 0; k < groups; k += 2) {
+    fetch(odd, k + 1);
+    work(even, k);
+    fetch(even, k + 2);
+    work(odd, k + 1);
   }
 #pragma unroll
   for (int c = 0; c < packs; ++c) {
