@@ -56,6 +56,7 @@ class Problem:
             (one.mean - two.mean) ** 2 + 2 * (one.eccentricity + two.eccentricity) + one.spread**2 + two.spread**2
         )
         self.eps_rel = eps / self.factor
+        self.independent = (a @ a.log() + b @ b.log()).item()  # sum ab' * log ab'
         self.d1, self.d2 = one.d.div_(scale1).to(dtype), two.d.div_(scale2).to(dtype)
         self.step = step((one.m / scale1).to(dtype), (two.m / scale2).to(dtype), a.to(dtype), b.to(dtype), threads)
         self.low = None
@@ -76,8 +77,7 @@ class Problem:
 
     def objective(self, quadratic, linear, entropy):
         """E + eps KL, entropy = sum plan * log plan."""
-        independent = (self.a @ self.a.log()).item() + (self.b @ self.b.log()).item()
-        return self.energy(quadratic, linear) + self.eps * (entropy - independent)
+        return self.energy(quadratic, linear) + self.eps * (entropy - self.independent)
 
 
 def round_onto_marginals(plan, a, b, marginals):
@@ -101,8 +101,7 @@ def round_onto_marginals(plan, a, b, marginals):
 def divergence(problem, plan, scratch):
     """KL(plan | a b') of a coupling of a and b."""
     logs = torch.log(plan, out=scratch).clamp_(min=-1000)  # 0 log 0 = 0
-    a, b = problem.a, problem.b
-    return problem.step.inner(plan, logs) - (a @ a.log()).item() - (b @ b.log()).item()
+    return problem.step.inner(plan, logs) - problem.independent
 
 
 class Run:
@@ -114,7 +113,7 @@ class Run:
         self.scale = 4 / problem.eps_rel
         self.iterations = self.exact_products = self.passes = 0
         self.error, self.change, self.converged = 0.0, math.inf, False
-        self.moved, self.ratio, self.quadratic, self.linear, self.entropy = 1.0, 0.0, 0.0, 0.0, 0.0
+        self.moved, self.ratio, self.linear, self.entropy = 1.0, 0.0, 0.0, 0.0
         self.noise = NOISE[plan.dtype] * (abs(problem.constant) + problem.eps)
         self.x, self.y = torch.empty_like(plan), torch.empty_like(plan)
         self.low = rank > 0
@@ -156,14 +155,17 @@ class Run:
         """x = D1 plan D2, and what low(plan) misses of it; returns the objective at plan."""
         self.problem.exact(self.plan, self.x)
         self.exact_products += 1
+        pairs = [(self.x, self.plan)]
         if self.low:
             add_product(self.held.zero_(), *self.problem.low, self.plan)
             torch.sub(self.x, self.held, out=self.held)
-            self.held_inner = self.problem.step.inner(self.held, self.plan)
+            pairs.append((self.held, self.plan))
+        quadratic, *held = self.problem.step.inners(*pairs)
+        if held:
+            self.held_inner = held[0]
         if self.iterations == 0:
             return math.inf
-        self.quadratic = self.problem.step.inner(self.x, self.plan)
-        return self.problem.objective(self.quadratic, self.linear, self.entropy)
+        return self.problem.objective(quadratic, self.linear, self.entropy)
 
     def low_gradient(self, out):
         out.copy_(self.held)

@@ -15,7 +15,7 @@ from geowidth.errors import UserError, choose
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.entropic_descent import RANK, SMALL, Problem, Run, Side, divergence, round_onto_marginals
-from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
+from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep, why_not_cuda
 from geowidth.ops.ffn_library import float32_products
 from geowidth.ops.gromov_inputs import cost_pair, positive, thread_count, torch_threads, weights
 
@@ -67,18 +67,18 @@ def entropic_gromov_wasserstein(
 ):  # fmt: skip
     """Entropic Gromov-Wasserstein of cost matrices (n, n) and (m, m): an EntropicResult.
 
-    c1, c2: torch or numpy, symmetric, finite, of one dtype and on one device: float32 is computed in float32 (costs double-centred in
-    float64 first, sums in float64; value and objective then within about 1e-5 of exact), float64 in float64; below
-    eps_rel 1e-3 float32 is widened.
+    c1, c2: torch or numpy, symmetric, finite, of one dtype, on one device: float32 is computed in float32 (costs
+    double-centred in float64 first, sums in float64; value and objective then within about 1e-5 of exact), float64 in
+    float64; below eps_rel 1e-3 float32 is widened.
     eps: absolute, of E(T) + eps KL(T | p q'); if None, eps = eps_rel * sqrt(mean(D1 o D1) mean(D2 o D2)), the means
     weighted. p (n,), q (m,): positive weights summing to 1, default uniform.
     start: "identity" (n = m and p = q), "product", a coupling (n, m), or a sequence of these, of which the one of
     lowest objective is taken; "auto": the identity if it is a coupling, and the product coupling.
     tolerance: on what an exact step would still move, sum |T' - T|. rank: of the cheap products, up to a quarter of the
     points; 0 = exact products throughout, the default up to 192 points.
-    On a GPU float32 products are true float32 whatever torch's TF32 switch says, the plan stays there, and p, q and a
-    coupling to start from may lie on the CPU. Nothing is random; scaling the costs (with eps) or shifting them changes no plan. Raises UserError naming the
-    argument and its first bad index.
+    Nothing is random; scaling the costs (with eps) or shifting them changes no plan. On a GPU float32 products are true
+    float32 whatever torch's TF32 switch says, and the plan stays there; p, q and a coupling to start from may lie on
+    the CPU. Raises UserError naming the argument and its first bad index.
     """
     threads = thread_count(threads)
     tolerance = positive(tolerance, "tolerance")
@@ -190,7 +190,7 @@ ENTROPIC_GROMOV_WASSERSTEIN = Operation(
     "entropic_gromov_wasserstein",
     [
         Backend("native", ("cpu",), partial(_solve, step=NativeStep), why_not_native),
-        Backend("cuda", ("cuda",), partial(_solve, step=CudaStep), cuda_support.why_not),
+        Backend("cuda", ("cuda",), partial(_solve, step=CudaStep), why_not_cuda),
         Backend("torch", ("cpu", "cuda"), partial(_solve, step=TorchStep)),
     ],
 )

@@ -19,6 +19,14 @@ def _potentials(step):
     return (step.f.double() @ step.a.double() + step.g.double() @ step.b.double()).item()
 
 
+def why_not_cuda(**request):
+    """None, or a sentence against `CudaStep` on the current device."""
+    reason = cuda_support.why_not(**request)
+    if reason is None and not backend.cuda()[0].cooperates():
+        reason = "this GPU's driver runs no cooperative launches (Windows' display driver mode, some virtual GPUs)"
+    return reason
+
+
 class Step:
     """What the steps share."""
 

@@ -9,8 +9,8 @@ class LowRankPlusShift:
     """D ~ U diag(w) U' + shift I.
 
     U (n, rank) spans the leading eigenvectors, found by a randomised range finder with one power iteration (Halko,
-    Martinsson, Tropp, SIAM Review 53, 2011) on vectors drawn from a generator of its own, hence always the same on every device; shift
-    is the mean of the eigenvalues left out.
+    Martinsson, Tropp, SIAM Review 53, 2011) on vectors drawn from a generator of its own on the CPU, hence always and
+    everywhere the same; shift is the mean of the eigenvalues left out.
     """
 
     def __init__(self, matrix, rank):

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from geowidth.errors import UserError
-from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
-from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
+from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep, why_not_cuda
 from geowidth.ops.gromov_inputs import positive, thread_count, weights
 
 LEAST_EPS = 1e-12  # of the cost's range
@@ -68,7 +67,7 @@ SINKHORN = Operation(
     "sinkhorn",
     [
         Backend("native", ("cpu",), NativeStep, why_not_native),
-        Backend("cuda", ("cuda",), CudaStep, cuda_support.why_not),
+        Backend("cuda", ("cuda",), CudaStep, why_not_cuda),
         Backend("torch", ("cpu", "cuda"), TorchStep),
     ],
 )

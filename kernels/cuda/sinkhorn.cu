@@ -53,21 +53,49 @@ __device__ __forceinline__ Share share_of(const Work<T>& w) {
   return {smaller(w.m, blockIdx.x * w.share), smaller(w.m, (blockIdx.x + 1) * w.share)};
 }
 
-// Rows of the kernel from x and the potentials; columns of padding hold 0.
-template <typename T>
-__device__ void form_kernel(const Work<T>& w) {
+// Rows of the kernel from x and the potentials, `width` columns to a thread and `at_once` rows fetched together: 32 KB are
+// on their way to a multiprocessor, more than latency times its share of the bandwidth.
+template <typename T, int width, int at_once>
+__device__ __forceinline__ void form_columns(const Work<T>& w) {
+  using Columns = Piece<T, width>;
   const Slab<T> slab = slab_of(w);
   const int64_t first = blockIdx.x * w.rows;
-  for (int64_t j = threadIdx.x; j < w.stride; j += blockDim.x) {
-    if (j >= w.m) {
-      for (int i = 0; i < slab.rows; ++i) slab.row(i)[j] = 0;
-      continue;
+  for (int64_t j = static_cast<int64_t>(threadIdx.x) * width; j < w.m; j += static_cast<int64_t>(blockDim.x) * width) {
+    T s[width], g[width];
+#pragma unroll
+    for (int c = 0; c < width; ++c) {
+      s[c] = w.s[j + c];
+      g[c] = __ldcg(w.formed_g + j + c);
     }
-    const T s = w.s[j], g = __ldcg(w.formed_g + j);
-    const T* x = w.x + first * w.m + j;
-#pragma unroll 4
-    for (int i = 0; i < slab.rows; ++i)
-      slab.row(i)[j] = kernel_entry(__ldcs(x + i * w.m), w.scale, w.r[first + i], s, w.formed_f[first + i], g);
+    for (int i = 0; i < slab.rows; i += at_once) {
+      Columns x[at_once];
+#pragma unroll
+      for (int k = 0; k < at_once; ++k)
+        x[k] = *reinterpret_cast<const Columns*>(w.x + (first + smaller(i + k, slab.rows - 1)) * w.m + j);
+#pragma unroll
+      for (int k = 0; k < at_once; ++k) {
+        if (i + k >= slab.rows) continue;
+        const T r = w.r[first + i + k], f = w.formed_f[first + i + k];
+        Columns entry;
+#pragma unroll
+        for (int c = 0; c < width; ++c) entry.at[c] = kernel_entry(x[k].at[c], w.scale, r, s[c], f, g[c]);
+        *reinterpret_cast<Columns*>(slab.row(i + k) + j) = entry;
+      }
+    }
+  }
+}
+
+// The columns of padding hold 0.
+template <typename T>
+__device__ void form_kernel(const Work<T>& w) {
+  constexpr int width = Pack<T>::width;
+  if (w.aligned) {
+    form_columns<T, width, 8>(w);
+  } else {
+    form_columns<T, 1, 16>(w);
+    const Slab<T> slab = slab_of(w);
+    const int padding = static_cast<int>(w.stride - w.m);
+    for (int i = threadIdx.x; i < slab.rows * padding; i += blockDim.x) slab.row(i / padding)[w.m + i % padding] = 0;
   }
   __syncthreads();
 }
@@ -97,6 +125,7 @@ __device__ void absorb(const Work<T>& w) {
 template <typename T>
 __device__ void add_columns(const Work<T>& w, Shared<T>& shared, int turn, bool bad_rows) {
   const Share share = share_of(w);
+  constexpr int at_once = 20;  // loads on their way together: the blocks of 160 multiprocessors with 8 warps
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, warps = blockDim.x / warp_size;
   double* image = w.images + shared.control.current * w.m;
   double* residual = w.residuals + shared.control.current * w.m;
@@ -104,18 +133,25 @@ __device__ void add_columns(const Work<T>& w, Shared<T>& shared, int turn, bool 
   bool bad = bad_rows, outside = false;
   for (int64_t tile = share.begin; tile < share.end; tile += warp_size) {
     const int64_t j = tile + lane;
+    const bool mine = j < share.end, finishes = mine && warp == 0;
+    const double b = finishes ? static_cast<double>(w.b[j]) : 0, x = finishes ? w.log_v[j] : 0;
+    const double v = finishes ? static_cast<double>(w.turns[turn][j]) : 0;
     double sum = 0;
-    if (j < share.end) {
-#pragma unroll 4
-      for (int64_t b = warp; b < gridDim.x; b += warps) sum += static_cast<double>(__ldcg(w.partial + b * w.stride + j));
+    for (int64_t k = warp; k < gridDim.x; k += at_once * warps) {
+      T part[at_once];
+#pragma unroll
+      for (int q = 0; q < at_once; ++q)
+        part[q] = mine && k + q * warps < gridDim.x ? __ldcg(w.partial + (k + q * warps) * w.stride + j) : 0;
+#pragma unroll
+      for (int q = 0; q < at_once; ++q) sum += static_cast<double>(part[q]);
     }
     shared.tiles[warp * warp_size + lane] = sum;
     __syncthreads();
-    if (warp == 0 && j < share.end) {
+    if (finishes) {
       sum = 0;
       for (int k = 0; k < warps; ++k) sum += shared.tiles[k * warp_size + lane];
-      const double b = static_cast<double>(w.b[j]), ratio = b / sum, x = w.log_v[j], y = log(ratio);
-      error += fabs(static_cast<double>(w.turns[turn][j]) * sum - b);
+      const double ratio = b / sum, y = log(ratio);
+      error += fabs(v * sum - b);
       bad = bad || !(sum > 0);
       outside = outside || fabs(x) > Limits<T>::range;
       image[j] = y;
@@ -141,38 +177,62 @@ __device__ inline int products_of(const Control& c) {
   return c.steps < plain_steps || c.held == 0 ? 0 : c.held * (c.held + 1) / 2 + c.held;
 }
 
-// The block's share of the products of differences of residuals; a warp a product.
+// Of the sums over columns or blocks a warp takes every (number of warps)-th, three at a time.
+constexpr int sums_together = (sums + most_warps - 1) / most_warps;
+
+// The block's share of the products of differences of residuals.
 template <typename T>
 __device__ void add_products(const Work<T>& w, const Control& c) {
   const Share share = share_of(w);
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, warps = blockDim.x / warp_size;
   const double* last = w.residuals + c.current * w.m;
   const int count = products_of(c), square = c.held * (c.held + 1) / 2;
-  for (int q = warp; q < count; q += warps) {
-    int i = 0, j = q;
-    while (q < square && j > i) j -= ++i;
-    const bool weight = q >= square;
-    if (weight) i = q - square;
-    const double* one = w.residuals + place(c.current, c.held, i) * w.m;
-    const double* other = w.residuals + place(c.current, c.held, weight ? 0 : j) * w.m;
-    double sum = 0;
+  for (int base = warp; base < count; base += sums_together * warps) {
+    const double *one[sums_together], *other[sums_together];
+    double sum[sums_together] = {};
+#pragma unroll
+    for (int q = 0; q < sums_together; ++q) {
+      int j = base + q * warps, i = 0;
+      const bool weight = j >= square;
+      if (weight) i = j < count ? j - square : 0;
+      while (!weight && j > i) j -= ++i;
+      one[q] = w.residuals + place(c.current, c.held, i) * w.m;
+      other[q] = weight ? nullptr : w.residuals + place(c.current, c.held, j) * w.m;
+    }
     for (int64_t k = share.begin + lane; k < share.end; k += warp_size)
-      sum += (last[k] - one[k]) * (weight ? last[k] : last[k] - other[k]);
-    sum = warp_sum(sum);
-    if (lane == 0) w.scalars[(3 + q) * static_cast<int64_t>(gridDim.x) + blockIdx.x] = sum;
+#pragma unroll
+      for (int q = 0; q < sums_together; ++q)
+        sum[q] += (last[k] - one[q][k]) * (last[k] - (other[q] ? other[q][k] : 0));
+#pragma unroll
+    for (int q = 0; q < sums_together; ++q) {
+      sum[q] = warp_sum(sum[q]);
+      const int64_t row = 3 + base + q * warps;
+      if (lane == 0 && row < 3 + count) w.scalars[row * gridDim.x + blockIdx.x] = sum[q];
+    }
   }
 }
 
 // Sums over the blocks of `count` of the scalars from `begin` on, the same bits in every block.
 template <typename T>
 __device__ void add_scalars(const Work<T>& w, int begin, int count, double* totals) {
+  constexpr int at_once = 5;  // of each: the blocks of 160 multiprocessors
   const int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, warps = blockDim.x / warp_size;
-  for (int k = warp; k < count; k += warps) {
-    double sum = 0;
-    for (unsigned b = lane; b < gridDim.x; b += warp_size)
-      sum += __ldcg(w.scalars + static_cast<int64_t>(begin + k) * gridDim.x + b);
-    sum = warp_sum(sum);
-    if (lane == 0) totals[k] = sum;
+  for (int base = warp; base < count; base += sums_together * warps) {
+    double sum[sums_together] = {};
+    for (int64_t b = lane; b < gridDim.x; b += at_once * warp_size) {
+#pragma unroll
+      for (int q = 0; q < sums_together; ++q)
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) {
+          const int64_t block = b + k * warp_size, row = base + q * warps;
+          sum[q] += row < count && block < gridDim.x ? __ldcg(w.scalars + (begin + row) * gridDim.x + block) : 0;
+        }
+    }
+#pragma unroll
+    for (int q = 0; q < sums_together; ++q) {
+      sum[q] = warp_sum(sum[q]);
+      if (lane == 0 && base + q * warps < count) totals[base + q * warps] = sum[q];
+    }
   }
   __syncthreads();
 }
@@ -288,12 +348,12 @@ __device__ void finish(const Work<T>& w, const Control& c, int turn) {
   }
 }
 
-// Rows of a group: 64 words of it to a thread where rows are wide enough, 32 where v and the column sums take as many.
+// Rows of a group: 64 words of it to a thread where rows are wide enough, fewer where v and the column sums take as many.
 template <typename T, int packs>
-constexpr int group = packs == 0   ? most_group / 2
-                      : packs == 1 ? most_group
-                      : packs == 8 ? 8 / static_cast<int>(sizeof(T))
-                                   : 2 * most_group / packs;
+constexpr int group = packs == 0                     ? most_group / 2
+                      : packs == 1                   ? most_group
+                      : packs >= 4 && sizeof(T) == 8 ? 8 / packs
+                                                     : 16 / packs;
 
 template <typename T, int packs>
 __global__ void __launch_bounds__(most_threads, 1) solve(Work<T> w) {
@@ -355,6 +415,8 @@ Kernel<T> kernel_of(int packs) {
 
 }  // namespace
 
+bool cooperates() { return attribute(cudaDevAttrCooperativeLaunch) != 0; }
+
 template <typename T>
 SinkhornShape sinkhorn_shape(int64_t n, int64_t m, int64_t resident) {
   constexpr int64_t width = Pack<T>::width;
@@ -395,6 +457,7 @@ void sinkhorn_solve(const SinkhornArguments<T>& arguments, const SinkhornSetting
   w.tolerance = settings.tolerance;
   w.most = settings.most;
   w.memory = settings.memory;
+  w.aligned = w.m == w.stride && reinterpret_cast<uintptr_t>(w.x) % 16 == 0;
   check(cudaMemsetAsync(w.arrived, 0, sizeof(unsigned), stream), "CUDA memset");
   launch(kernel_of<T>(shape.packs),
          {dim3(static_cast<unsigned>(shape.blocks)), dim3(shape.threads), shape.shared_bytes, true}, stream, w);

@@ -40,8 +40,10 @@ struct SinkhornSettings {
   int memory;        // of Anderson's acceleration, at most 5; 0 = plain Sinkhorn
 };
 
-// resident: at most so many rows of a block in shared memory; below 0: as many as fit. Throws std::runtime_error if the
-// current device cannot run the solve's blocks all at once.
+// Whether the current device can run all blocks of a launch at once, so that they may wait for one another.
+bool cooperates();
+
+// resident: at most so many rows of a block in shared memory; below 0: as many as fit.
 template <typename T>
 SinkhornShape sinkhorn_shape(int64_t n, int64_t m, int64_t resident);
 

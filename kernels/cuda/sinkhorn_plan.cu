@@ -30,11 +30,6 @@ __device__ inline double block_sum(double x, double* room) {
   return sum;
 }
 
-template <typename T, int width>
-struct alignas(width * sizeof(T)) Piece {
-  T at[width];
-};
-
 // Tiles of `strip` rows by plan_threads pieces of `width` columns, dealt to the blocks in turn.
 template <typename T, int width>
 __global__ void __launch_bounds__(plan_threads) form_plan(Work<T> w, const T* old, T* plan) {

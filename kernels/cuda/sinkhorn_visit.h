@@ -63,11 +63,16 @@ __device__ __forceinline__ double warp_sum(double x) {
   return x;
 }
 
+// Neighbouring columns of a row.
+template <typename T, int width>
+struct alignas(width * sizeof(T)) Piece {
+  T at[width];
+};
+
 // 16 bytes of a row.
 template <typename T>
-struct alignas(16) Pack {
+struct Pack : Piece<T, 16 / sizeof(T)> {
   static constexpr int width = 16 / sizeof(T);
-  T at[width];
 };
 
 template <typename T>

@@ -37,6 +37,7 @@ struct Work {
   double tolerance;
   int64_t most;
   int memory;
+  bool aligned;  // x may be read 16 bytes at a time
 };
 
 // Hands out the workspace's parts in order, each aligned to 256 bytes; with no memory it only counts.

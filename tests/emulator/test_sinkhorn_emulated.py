@@ -1,4 +1,4 @@
-"""kernels/cuda/sinkhorn*.cu on the CPU: the step, ops.sinkhorn and entropic Gromov-Wasserstein through their own glue."""
+"""kernels/cuda/sinkhorn*.cu on the CPU: the step, and the ops on it through their own glue."""
 
 import math
 
@@ -225,14 +225,17 @@ def clouds(n, dtype, d=8, seed=0):
 
 @pytest.mark.parametrize(
     ("dtype", "n", "rank", "eps_rel"),
-    [(torch.float32, 67, 16, 0.3), (torch.float32, 41, 0, 0.2), (torch.float64, 40, 8, 1.0), (torch.float32, 40, 0, 1e-5)],
+    [
+        (torch.float32, 53, 13, 0.5),
+        (torch.float32, 41, 0, 0.2),
+        (torch.float64, 40, 8, 1.0),
+        (torch.float32, 40, 0, 1e-5),
+    ],
 )
 def test_entropic_gromov_finds_what_the_native_backend_finds(on_cuda, dtype, n, rank, eps_rel):
     c1, c2 = clouds(n, dtype)
-    settings = {"rank": rank, "eps_rel": eps_rel, "start": "identity", "max_iterations": 60}
-    ours, theirs = (
-        entropic_gromov_wasserstein(c1, c2, backend=name, **settings) for name in ("cuda", "native")
-    )
+    settings = {"rank": rank, "eps_rel": eps_rel, "start": "identity", "max_iterations": 25, "tolerance": 1e-3}
+    ours, theirs = (entropic_gromov_wasserstein(c1, c2, backend=name, **settings) for name in ("cuda", "native"))
     assert ours.converged == theirs.converged and ours.plan.dtype == theirs.plan.dtype
     assert ours.objective == pytest.approx(theirs.objective, rel=2e-5)
     assert ours.value == pytest.approx(theirs.value, rel=1e-4)
