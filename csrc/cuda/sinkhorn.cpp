@@ -69,7 +69,6 @@ void define(py::module_& module, const std::string& suffix) {
 
 void bind_sinkhorn(py::module_& module) {
   module.attr("inner_product_scratch") = inner_product_scratch;
-  module.def("cooperates", &cooperates);
   define<float>(module, "float32");
   define<double>(module, "float64");
 }

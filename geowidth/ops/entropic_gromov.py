@@ -15,7 +15,7 @@ from geowidth.errors import UserError, choose
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.entropic_descent import RANK, SMALL, Problem, Run, Side, divergence, round_onto_marginals
-from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep, why_not_cuda
+from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
 from geowidth.ops.ffn_library import float32_products
 from geowidth.ops.gromov_inputs import cost_pair, positive, thread_count, torch_threads, weights
 
@@ -190,7 +190,7 @@ ENTROPIC_GROMOV_WASSERSTEIN = Operation(
     "entropic_gromov_wasserstein",
     [
         Backend("native", ("cpu",), partial(_solve, step=NativeStep), why_not_native),
-        Backend("cuda", ("cuda",), partial(_solve, step=CudaStep), why_not_cuda),
+        Backend("cuda", ("cuda",), partial(_solve, step=CudaStep), partial(cuda_support.why_not, cooperative=True)),
         Backend("torch", ("cpu", "cuda"), partial(_solve, step=TorchStep)),
     ],
 )

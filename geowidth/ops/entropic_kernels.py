@@ -19,14 +19,6 @@ def _potentials(step):
     return (step.f.double() @ step.a.double() + step.g.double() @ step.b.double()).item()
 
 
-def why_not_cuda(**request):
-    """None, or a sentence against `CudaStep` on the current device."""
-    reason = cuda_support.why_not(**request)
-    if reason is None and not backend.cuda()[0].cooperates():
-        reason = "this GPU's driver runs no cooperative launches (Windows' display driver mode, some virtual GPUs)"
-    return reason
-
-
 class Step:
     """What the steps share."""
 
@@ -117,7 +109,7 @@ class CudaStep(Step):
             self.form(*problem, plan.data_ptr(), plan.data_ptr(), stream)
 
     def __call__(self, x, scale, plan, tolerance, most):
-        """As NativeStep's."""
+        """As NativeStep's. A tolerance below 0 asks for exactly `most` visits, whatever they bring: for timing."""
         self.launch(x, scale, plan, tolerance, most)
         error, passes, _, _, change, linear, inner, potentials = self.outcome.tolist()
         return error, int(passes), change, linear, scale * (inner + linear) + potentials

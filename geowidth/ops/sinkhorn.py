@@ -5,12 +5,14 @@ absorb what would leave the range of numbers into the potentials; the log domain
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from geowidth.errors import UserError
+from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
-from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep, why_not_cuda
+from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
 from geowidth.ops.gromov_inputs import positive, thread_count, weights
 
 LEAST_EPS = 1e-12  # of the cost's range
@@ -67,7 +69,7 @@ SINKHORN = Operation(
     "sinkhorn",
     [
         Backend("native", ("cpu",), NativeStep, why_not_native),
-        Backend("cuda", ("cuda",), CudaStep, why_not_cuda),
+        Backend("cuda", ("cuda",), CudaStep, partial(cuda_support.why_not, cooperative=True)),
         Backend("torch", ("cpu", "cuda"), TorchStep),
     ],
 )

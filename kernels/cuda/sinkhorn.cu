@@ -415,8 +415,6 @@ Kernel<T> kernel_of(int packs) {
 
 }  // namespace
 
-bool cooperates() { return attribute(cudaDevAttrCooperativeLaunch) != 0; }
-
 template <typename T>
 SinkhornShape sinkhorn_shape(int64_t n, int64_t m, int64_t resident) {
   constexpr int64_t width = Pack<T>::width;

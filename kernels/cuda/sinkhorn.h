@@ -29,19 +29,16 @@ struct SinkhornArguments {
   const T *a, *b;         // (n), (m): positive marginals
   T *f, *g;               // (n), (m): potentials in and out
   T* kernel;              // (n, stride): rows that are not resident; contents are lost
-  unsigned char* workspace;  // workspace_bytes, 256-byte aligned; carries the coupling from the solve to form_plan
+  unsigned char* workspace;  // workspace_bytes, 16-byte aligned; carries the coupling from the solve to form_plan
   double* outcome;        // (8): error, visits, times formed, by way of the log domain, sum |plan - old|,
                           // r' plan s, sum x plan, f'a + g'b
 };
 
 struct SinkhornSettings {
-  double tolerance;  // on sum_j |column sum - b_j|
+  double tolerance;  // on sum_j |column sum - b_j|; below 0: exactly `most` visits, whatever they bring (for timing)
   int64_t most;      // visits of the kernel
   int memory;        // of Anderson's acceleration, at most 5; 0 = plain Sinkhorn
 };
-
-// Whether the current device can run all blocks of a launch at once, so that they may wait for one another.
-bool cooperates();
 
 // resident: at most so many rows of a block in shared memory; below 0: as many as fit.
 template <typename T>

@@ -122,7 +122,7 @@ __device__ inline void decide(Control& c, double tolerance, int64_t most, int me
         c.best_pass = c.passes;
         c.have_best = c.save_best = true;
       }
-      c.stalled = c.passes - c.best_pass >= patience;
+      c.stalled = tolerance >= 0 && c.passes - c.best_pass >= patience;
       if (!finished() && totals[2] == 0) {
         c.action = next_step(c, memory, totals + 3);
         return;
@@ -131,7 +131,7 @@ __device__ inline void decide(Control& c, double tolerance, int64_t most, int me
       c.error = INFINITY;
     }
     usable = c.have_best;
-    if (usable && c.error > c.best_error) {
+    if (usable && c.error > c.best_error && tolerance >= 0) {
       c.revisiting = true;
       c.action = Action::restore;
       return;

@@ -146,6 +146,8 @@ def test_few_visits_and_rounding_end_the_iterations(cuda_backend):
         assert passes == most and (plan.double().sum(1) - a.double()).abs().sum() < 1e-6
     _, (error, passes, *_) = solved(CudaStep(r, s, a, b, 1), x, 2.0, tolerance=1e-30, most=10000)
     assert error < 1e-6 and passes < 200
+    _, (error, passes, *_) = solved(CudaStep(r, s, a, b, 1), x, 2.0, tolerance=-1, most=70)
+    assert error < 1e-5 and passes == 70  # on and on, as a timing wants it
 
 
 def test_a_step_is_three_launches_and_the_same_bits_twice(cuda_backend):
