@@ -1,6 +1,7 @@
 """Entropic Gromov-Wasserstein and Sinkhorn: closed forms, POT's fixed points, invariances, hostile eps."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import ot
@@ -12,7 +13,10 @@ from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein
 from geowidth.ops.gromov_reference import energy_reference, entropic_gromov_reference, entropic_objective_reference
 from geowidth.ops.sinkhorn import sinkhorn
 
-BACKENDS = ("native", "torch")
+PLACES = [("cpu", "native"), ("cpu", "torch")]  # devices and backends
+if torch.cuda.is_available():
+    PLACES += [("cuda", "cuda"), ("cuda", "torch")]
+places = pytest.mark.parametrize("place", PLACES, ids=lambda p: f"{p[1]}-{p[0]}")
 TIGHT = {"tolerance": 1e-9, "max_iterations": 3000}
 
 
@@ -26,6 +30,14 @@ def clouds(n, m=None, d=3, noise=0.3, seed=0):
     x = torch.randn(n, d, generator=g, dtype=torch.float64)
     y = x if m is None else torch.randn(m, d, generator=g, dtype=torch.float64)
     return distances(x), distances(y + noise * torch.randn(y.shape, generator=g, dtype=torch.float64))
+
+
+def solve(place, c1, c2, **settings):
+    """entropic_gromov_wasserstein there; the plan comes back to the CPU."""
+    device, backend = place
+    result = entropic_gromov_wasserstein(c1.to(device), c2.to(device), backend=backend, **settings)
+    assert result.plan.device.type == device
+    return replace(result, plan=result.plan.cpu())
 
 
 def uniform(n):
@@ -55,14 +67,14 @@ def fixed_point_residual(c1, c2, plan, eps):
 # ---- closed forms
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_two_points_with_gaps_one_and_three(backend):
+@places
+def test_two_points_with_gaps_one_and_three(place):
     gap = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
-    blurred = entropic_gromov_wasserstein(gap, 3 * gap, eps=1e6, backend=backend)
+    blurred = solve(place, gap, 3 * gap, eps=1e6)
     assert blurred.value == pytest.approx(3.5, abs=1e-9)
     torch.testing.assert_close(blurred.plan, torch.full((2, 2), 0.25, dtype=torch.float64), atol=1e-9, rtol=0)
     start = torch.tensor([[0.3, 0.2], [0.2, 0.3]], dtype=torch.float64)
-    sharp = entropic_gromov_wasserstein(gap, 3 * gap, eps=1.0, start=start, tolerance=1e-12, backend=backend)
+    sharp = solve(place, gap, 3 * gap, eps=1.0, start=start, tolerance=1e-12)
     assert sharp.plan[0, 0].item() == pytest.approx(0.4987254, abs=1e-7)
     assert sharp.plan[0, 1].item() == pytest.approx(0.0012746, abs=1e-7)
     assert sharp.value == pytest.approx(2.0152564, abs=1e-6)
@@ -112,13 +124,13 @@ def test_same_fixed_point_as_projected_gradient_descent(eps_rel, rank, start):
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 5), (2, 3), (13, 29), (31, 17)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_any_weights_and_sizes(n, m, backend):
+@places
+def test_any_weights_and_sizes(n, m, place):
     c1, c2 = clouds(n, m)
     g = torch.Generator().manual_seed(5)
     p, q = torch.rand(n, generator=g) + 0.1, torch.rand(m, generator=g) + 0.1
     p, q = p / p.sum(), q / q.sum()
-    result = entropic_gromov_wasserstein(c1, c2, eps=0.5, p=p, q=q, backend=backend, **TIGHT)
+    result = solve(place, c1, c2, eps=0.5, p=p, q=q, **TIGHT)
     a, b = p.double() / p.double().sum(), q.double() / q.double().sum()
     check_coupling(result, a, b)
     step = entropic_gromov_reference(c1, c2, 0.5, a, b, result.plan, steps=1)
@@ -130,11 +142,12 @@ def test_any_weights_and_sizes(n, m, backend):
 
 @pytest.mark.parametrize("eps_rel", (1.0, 0.3, 0.1))
 @pytest.mark.parametrize("n", (67, 256))
-def test_float32_with_cheap_products_reaches_the_float64_objective(n, eps_rel):
+@pytest.mark.parametrize("place", PLACES[::2], ids=lambda p: p[0])
+def test_float32_with_cheap_products_reaches_the_float64_objective(n, eps_rel, place):
     c1, c2 = clouds(n, d=8)
     c1, c2 = c1.float().double(), c2.float().double()
     exact = entropic_gromov_wasserstein(c1, c2, eps_rel=eps_rel, rank=0, tolerance=1e-6, start="identity")
-    fast = entropic_gromov_wasserstein(c1.float(), c2.float(), eps_rel=eps_rel, rank=16, start="identity")
+    fast = solve(place, c1.float(), c2.float(), eps_rel=eps_rel, rank=16, start="identity")
     check_coupling(fast, uniform(n), uniform(n))
     judged = entropic_objective_reference(c1, c2, fast.plan, fast.eps, uniform(n), uniform(n))
     assert fast.plan.dtype == torch.float32 and fast.converged
@@ -267,29 +280,40 @@ def test_bad_input_is_refused(settings, words):
 # ---- Sinkhorn
 
 
+def transported(place, cost, eps, *weights, **settings):
+    """sinkhorn there; its tensors come back to the CPU."""
+    device, backend = place
+    found = sinkhorn(cost.to(device), eps, *weights, backend=backend, **settings)
+    assert found.plan.device.type == device
+    tensors = ("plan", "row_potential", "column_potential")
+    return replace(found, **{name: getattr(found, name).cpu() for name in tensors})
+
+
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 2e-4), (torch.float64, 1e-9)])
-def test_sinkhorn_survives_small_eps_and_shifts(dtype, close):
+@places
+def test_sinkhorn_survives_small_eps_and_shifts(dtype, close, place):
     m = torch.tensor([[1000.0, 1001.0], [1001.0, 1000.0]], dtype=dtype)
-    usual = sinkhorn(m, 1.0, tolerance=1e-12)
+    usual = transported(place, m, 1.0, tolerance=1e-12)
     diagonal = 0.5 / (1 + math.exp(-1))
     assert diagonal == pytest.approx(0.3655293, abs=1e-7)
     assert usual.plan[0, 0].item() == pytest.approx(diagonal, abs=close)
     assert usual.plan[0, 1].item() == pytest.approx(0.5 - diagonal, abs=close)
     assert usual.cost == pytest.approx(1000.2689414, abs=1e-6)
-    sharp = sinkhorn(m, 1e-4)
+    sharp = transported(place, m, 1e-4)
     assert sharp.plan.tolist() == [[0.5, 0.0], [0.0, 0.5]] and sharp.converged
-    shifted = sinkhorn(m.double() + 1e6, 1.0, tolerance=1e-12)
+    shifted = transported(place, m.double() + 1e6, 1.0, tolerance=1e-12)
     torch.testing.assert_close(shifted.plan, usual.plan.double(), atol=close, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (13, 5), (64, 101)])
 @pytest.mark.parametrize("eps", (1.0, 0.05))
-def test_sinkhorn_matches_pot_and_its_potentials_rebuild_the_plan(shape, eps):
+@places
+def test_sinkhorn_matches_pot_and_its_potentials_rebuild_the_plan(shape, eps, place):
     g = torch.Generator().manual_seed(1)
     m = torch.rand(shape, generator=g, dtype=torch.float64)
     a, b = (torch.rand(size, generator=g, dtype=torch.float64) + 0.1 for size in shape)
     a, b = a / a.sum(), b / b.sum()
-    ours = sinkhorn(m, eps, a, b, tolerance=1e-12)
+    ours = transported(place, m, eps, a, b, tolerance=1e-12)
     rival = ot.bregman.sinkhorn_log(a.numpy(), b.numpy(), m.numpy(), eps, numItermax=20000, stopThr=1e-13, warn=False)
     assert ours.converged and np.abs(ours.plan.numpy() - rival).sum() < 1e-8
     rebuilt = ((ours.row_potential[:, None] + ours.column_potential - m) / eps).exp()
@@ -297,9 +321,10 @@ def test_sinkhorn_matches_pot_and_its_potentials_rebuild_the_plan(shape, eps):
 
 
 @pytest.mark.parametrize("eps", (1e-10, 1e-3, 1e3, 1e300))
-def test_sinkhorn_gives_no_nan(eps):
+@places
+def test_sinkhorn_gives_no_nan(eps, place):
     m = torch.rand(19, 23, generator=torch.Generator().manual_seed(2))
-    result = sinkhorn(m, eps, max_iterations=200)
+    result = transported(place, m, eps, max_iterations=200)
     assert torch.isfinite(result.plan).all() and (result.plan.sum(1) - 1 / 19).abs().max() < 1e-6
 
 
