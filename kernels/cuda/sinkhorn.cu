@@ -1,15 +1,24 @@
 // Sinkhorn's iterations of csrc/cpu/sinkhorn.cpp in one cooperative launch: no host decides anything in between.
 //
 // Block b owns a run of rows of the kernel K and keeps as many of them as fit in its shared memory; the rest are read
-// from device memory at every visit. With 227 KB a block and one block on each of 132 multiprocessors float32 kernels
-// stay resident up to n = m = 2,690; at 4,096 13 of 32 rows of a block do, and the other 40 MB fit the 50 MB
-// second-level cache. Rows are read, not formed anew from x: the bytes are the same, forming them costs one write per
-// solve but saves an exponential (and, in double, some 40 operations) per entry and visit.
+// from device memory at every visit. With 227 KB a block and one block on each of an H200's 132 multiprocessors float32
+// kernels stay resident up to n = m = 2,732 (float64: 1,908); at 4,096 12 of a block's 32 rows do, and the other 42 MB
+// fit the 50 MB second-level cache. Rows are read, not formed anew from x: the bytes are the same, forming them once
+// costs one write per solve and saves an exponential (in double some 40 operations) per entry and visit.
 //
 // A visit: u = a / (K v) and the block's column sums (sinkhorn_visit.h); barrier; every block adds up its share of the
 // columns over the blocks, in their order, and forms the products that Anderson's acceleration needs; barrier; every
 // block reads the sums and takes the same decision (sinkhorn_state.h). A plain step's v was written before the second
 // barrier; a mixed one takes a third. What one block writes and others read is read past the first-level cache.
+//
+// What an H200 should need for a visit, in us, by counting (float32; not measured): entries at 128 B a clock and
+// multiprocessor from shared memory, 5.5 TB/s from the second-level cache, 4.2 TB/s from device memory, and, whatever
+// the size, 3 barriers of 1.2 and 4 to 5 round trips of 0.5 between them:
+//     n = m                      1,024           2,048           2,732            4,096            8,192
+//     resident rows        0.4 + 6 = 6     1.6 + 6 = 8     2.6 + 6 = 9     9.0 + 6 = 15      60 + 6 = 66
+//     streaming            0.8 + 6 = 7     3.1 + 6 = 9     5.4 + 6 = 11     16 + 6 = 22      64 + 6 = 70
+// The barriers, not bytes, decide up to n = 3,000 or so; from 4,096 on the streaming visit takes 70 % and more of the
+// rate of device memory.
 #include "sinkhorn.h"
 
 #include <algorithm>
@@ -453,8 +462,9 @@ void sinkhorn_solve(const SinkhornArguments<T>& arguments, const SinkhornSetting
   const SinkhornShape shape = sinkhorn_shape<T>(arguments.n, arguments.m, resident);
   Work<T> w = work_of(arguments, shape);
   w.tolerance = settings.tolerance;
-  w.most = settings.most;
-  w.memory = settings.memory;
+  // The barrier's counter is 32 bits wide; a visit takes four barriers at most.
+  w.most = std::min<int64_t>(settings.most, 0xffffffffu / shape.blocks / 4 - 1000);
+  w.memory = std::min(settings.memory, most_memory);
   w.aligned = w.m == w.stride && reinterpret_cast<uintptr_t>(w.x) % 16 == 0;
   check(cudaMemsetAsync(w.arrived, 0, sizeof(unsigned), stream), "CUDA memset");
   launch(kernel_of<T>(shape.packs),
