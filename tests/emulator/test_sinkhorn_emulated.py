@@ -68,6 +68,7 @@ def test_the_step_matches_the_log_domain(cuda_backend, dtype, n, m, multiprocess
     check(found, x, r, s, a, b, 2.0, before, expected)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_in_shared_memory_or_not_and_thread_order_change_no_bit(cuda_backend, dtype):
     x, r, s, a, b = problem(61, 67, dtype)
@@ -160,6 +161,7 @@ def test_a_step_is_three_launches_and_the_same_bits_twice(cuda_backend):
     assert torch.equal(first[0], again[0]) and first[1] == again[1]
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "m", "offset"), [(1, 1, 0), (16, 64, 0), (37, 41, 0), (16, 64, 1), (130, 260, 0)])
 def test_inner_products_and_marginals(cuda_backend, guarded, dtype, n, m, offset):
