@@ -158,7 +158,8 @@ def _start(problem, start, c1, c2):
 
 
 def _given(problem, plan):
-    plan = torch.as_tensor(plan).detach().to(problem.a.device, torch.float64)
+    plan = torch.as_tensor(plan).detach()  # rounded in place below: never the caller's own
+    plan = plan.to(problem.a.device, torch.float64, copy=True, memory_format=torch.contiguous_format)
     shape = len(problem.a), len(problem.b)
     if tuple(plan.shape) != shape:
         raise UserError(f"start has shape {tuple(plan.shape)}; a coupling of shape {shape} is needed")

@@ -235,6 +235,9 @@ def test_starts():
     assert several.start == "plan"
     assert entropic_gromov_wasserstein(c1, c2, eps_rel=5.0).start == "product"
     assert entropic_gromov_wasserstein(c1, c2, eps_rel=0.05).start == "identity"
+    loose, before = given.T.contiguous().T.mul_(1.0001), 1.0001 * given  # of other strides, and not quite a coupling
+    assert entropic_gromov_wasserstein(c1, c2, eps_rel=0.2, start=[loose, "product"]).start == "plan"
+    assert torch.equal(loose, before)
     wrong = given.clone()
     wrong[0, 0] = -1
     for start, words in (
