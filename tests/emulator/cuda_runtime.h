@@ -1,5 +1,5 @@
-// Stands in for CUDA's own header, so that the files of kernels/cuda and csrc/cuda compile as plain C++17 and run on the
-// CPU. Only tests include it.
+// Stands in for CUDA's own header, so that the files of kernels/cuda and csrc/cuda compile as plain C++17 and run on
+// the CPU. Only tests include it.
 //
 // Every thread of a block is a fiber. It runs until it waits (__syncthreads, a warp operation, __nanosleep) or, now and
 // then, before an atomic operation; then another one goes on, in an order drawn anew at every barrier from a seed.
@@ -15,7 +15,8 @@
 // What it cannot show: threads of a warp never run in step and writes are seen at once and in order, so neither a
 // missing fence nor a warp-synchronous assumption shows, nor does a race between two threads that no order of whole
 // stretches between waits brings out; a loop that spins without __nanosleep or atomics never ends; streams are no-ops,
-// every call is done when it returns; registers have no limit; there are no timings.
+// every call is done when it returns; registers and __launch_bounds__ set no limit; there are no timings.
+// Cards since Volta do not wait for threads that have left; CUDA's guide does not promise it, and here it is a fault.
 #pragma once
 
 #include <math.h>
@@ -172,7 +173,7 @@ namespace emulator {
 template <typename T>
 T* aligned(T* address, Site site) {
   if (reinterpret_cast<uintptr_t>(address) % alignof(T))
-    fault(std::string("accesses ") + std::to_string(sizeof(T)) + " bytes at an address that is not aligned for them, at " +
+    fault("accesses " + std::to_string(sizeof(T)) + " bytes at an address that is not aligned for them, at " +
           site.file + ":" + std::to_string(site.line) + " in " + site.function);
   return address;
 }

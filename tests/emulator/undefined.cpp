@@ -15,9 +15,8 @@ struct Place {
 
 [[noreturn]] void report(const char* what, const void* data) {
   const Place& place = *static_cast<const Place*>(data);
-  std::string where = "an unknown place";
-  if (place.file) where = std::string(place.file) + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
-  emulator::fault(std::string("undefined behaviour at ") + where + ": " + what);
+  const std::string numbers = std::to_string(place.line) + ":" + std::to_string(place.column);
+  emulator::fault("undefined behaviour at " + std::string(place.file ? place.file : "?") + ":" + numbers + ": " + what);
 }
 
 }  // namespace
