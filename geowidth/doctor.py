@@ -108,7 +108,7 @@ def _gpu(torch):
     if not torch.cuda.is_available():
         built = torch.version.cuda
         return {"usable": False, "reason": f"this torch was built {f'for CUDA {built}' if built else 'without CUDA'}"}
-    about = torch.cuda.get_device_properties()
+    about = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         "usable": True,
         "name": about.name,

@@ -68,7 +68,7 @@ def timings(session):
         leaves = inputs(tokens, d, width, dtype_of(session), session.device)
         compiled = (d, width, tokens) in COMPILED
         if compiled:
-            torch._dynamo.reset()  # its limit of sizes for one function would leave later ones uncompiled
+            torch.compiler.reset()  # its limit of sizes for one function would leave later ones uncompiled
         times = race(session, _calls(session, leaves, compiled), seconds=1.0, most=10)
         mode = f"forward and backward, d={d}, tokens={tokens}"
         for name, values in times.items():

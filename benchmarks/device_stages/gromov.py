@@ -1,5 +1,6 @@
 """Gromov-Wasserstein on a GPU: entropic solves and the statistic against the CPU, and their time beside peers'."""
 
+import os
 import signal
 import time
 from contextlib import contextmanager
@@ -139,6 +140,7 @@ def _pot_tuned(costs, host, eps):
 
 
 def _ott(costs, host, eps):
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # jax would take most of the card's memory
     import ott  # noqa: F401
 
     from benchmarks.gromov import ott_providers

@@ -109,7 +109,7 @@ def serves(architecture, capability):
 
 
 def _numbers(architecture):
-    """"100f" -> (10, 0)."""
+    """ "100f" -> (10, 0)."""
     digits = architecture.rstrip("af")
     return (int(digits[:-1]), int(digits[-1])) if digits.isdecimal() and len(digits) > 1 else (0, 0)
 
