@@ -15,7 +15,20 @@ NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not on PATH: the CUDA kernels are not compiled here")
 REGISTERS = 65536  # of a multiprocessor, and so of a block at most
 # Kernels that claim 16-byte accesses, and how many (loads, stores) of them their PTX has at least.
-WIDE = {}
+WIDE = {
+    "epilogue<true, *": (8, 8),
+    "pairs_kernel<*": (1, 0),
+    "rows_kernel<*": (1, 0),
+    "centre_rows<*, true>": (1, 1),
+    "row_facts<*, true>": (1, 0),
+    "difference_rows<*, true, *>": (1, 0),
+    "certificate_sweep<true>": (1, 0),
+    "solve<*, [1248]>": (8, 1),
+    "form_plan<double, 2>": (1, 1),
+    "form_plan<float, 4>": (1, 1),
+    "multiply<double, 2>": (1, 0),
+    "multiply<float, 4>": (1, 0),
+}
 # Kernels that need memory of their own for each thread, in bytes at most.
 STACK = {}
 
