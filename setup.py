@@ -11,12 +11,17 @@ Neither extension includes or links torch: one build serves every torch version.
 
 Environment
     GEOWIDTH_CUDA=0|1               never / always build ``geowidth._cuda`` (default: when nvcc is found)
-    GEOWIDTH_CUDA_ARCHITECTURES     for example "80;90a" (default: all of 80, 90a, 100 this nvcc knows)
+    GEOWIDTH_CUDA_ARCHITECTURES     for example "80;90a" (default: all of 80, 90a, 100 this nvcc knows); the newest of
+                                    them that is no "a" or "f" kind is kept as PTX too, for GPUs newer than all of them
     CUDA_HOME                       where to look for bin/nvcc before PATH
     CXX, CXXFLAGS, LDFLAGS          as usual
     MAX_JOBS                        parallel compilations (default: all cores)
+
+Without network or build isolation, `python setup.py build_ext --inplace` needs setuptools alone: pybind11's headers are
+taken from torch where pybind11 is missing, and the rules are run one by one where ninja is.
 """
 
+import importlib.util
 import os
 import platform
 import re
@@ -25,6 +30,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -37,6 +43,15 @@ if X86:
     VARIANTS["avx2"] = ["-mavx2", "-mfma"]
     # GCC's own AVX-512 headers set off its warning about uninitialised values (GCC bug 105593).
     VARIANTS["avx512"] = ["-Wno-maybe-uninitialized", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
+
+# benchmarks/cuda_resources.py compiles with the same flags. Line numbers are for profilers and compute-sanitizer; with
+# them the machine code is six times as large unless compressed.
+NVCC_FLAGS = ["-std=c++17", "-O3", "-lineinfo", "-Xfatbin", "-compress-all", "-Wreorder", "-Xcompiler",
+              "-fPIC,-fvisibility=hidden,-Wall,-Wextra"]  # fmt: skip
+# Code for 8.0 serves 8.6 and 8.9 as well, that for 10.0 serves 10.3. Hopper is compiled as 9.0a, so that its own
+# instructions may be used; there is no later 9.x that plain 9.0 would serve.
+CUDA_ARCHITECTURES = ("80", "90a", "100")
+LEAST_ARCHITECTURE = 70  # __nanosleep, with which blocks wait for each other
 
 
 def find_nvcc():
@@ -56,11 +71,28 @@ def find_nvcc():
 
 def cuda_architectures(nvcc):
     """Compute capabilities to compile for, as nvcc spells them ("90a")."""
-    listed = os.environ.get("GEOWIDTH_CUDA_ARCHITECTURES")
-    if listed:
-        return [a for a in re.split(r"[;, ]+", listed) if a]
-    known = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout.split()
-    return [a for a in ("80", "90a", "100") if f"compute_{a.rstrip('a')}" in known]
+    found = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True).stdout
+    known = set(re.findall(r"compute_(\d+)\b", found))
+    usable = sorted((k for k in known if int(k) >= LEAST_ARCHITECTURE), key=int)
+    if "80" not in known:
+        raise SystemExit(f"{nvcc} does not know compute capability 8.0; install CUDA 11.2 or newer, or GEOWIDTH_CUDA=0")
+    listed = os.environ.get("GEOWIDTH_CUDA_ARCHITECTURES", "")
+    wanted = list(dict.fromkeys(a for a in re.split(r"[;, ]+", listed) if a))
+    for name in wanted:
+        number = re.sub(r"(?<=\d\d)[af]$", "", name)
+        if number not in usable or (number != name and int(number) < 90):
+            raise SystemExit(
+                f"GEOWIDTH_CUDA_ARCHITECTURES names {name!r}; allowed with this nvcc: {', '.join(usable)}, those from "
+                "90 on also with a letter (90a); several with semicolons"
+            )
+    if listed and not wanted:
+        raise SystemExit(f"GEOWIDTH_CUDA_ARCHITECTURES is {listed!r}; name at least one, for example 80;90a")
+    return wanted or [a for a in CUDA_ARCHITECTURES if a.rstrip("a") in known]
+
+
+def cuda_ptx(architectures):
+    """The newest architecture whose PTX the driver can compile for any newer GPU, or "" if none is of that kind."""
+    return max((a for a in architectures if a.isdecimal()), key=int, default="")
 
 
 def cuda_home(nvcc):
@@ -68,6 +100,14 @@ def cuda_home(nvcc):
     words = subprocess.run([nvcc, "--dryrun", "-c", "-x", "cu", os.devnull], capture_output=True, text=True).stderr
     top = re.search(r"^#\$ TOP=(.+)$", words, re.MULTILINE)
     return Path(top.group(1)).resolve() if top else Path(nvcc).resolve().parent.parent
+
+
+def jobs():
+    """How many compilers may run at once."""
+    limit = os.environ.get("MAX_JOBS") or os.cpu_count() or 1
+    if not str(limit).isdecimal() or int(limit) < 1:
+        raise SystemExit(f"MAX_JOBS is {limit!r}; allowed: a whole number of at least 1")
+    return int(limit)
 
 
 def escape(path):
@@ -80,13 +120,16 @@ class NinjaFile:
     def __init__(self, folder):
         self.folder = folder
         self.lines = ["ninja_required_version = 1.5"]
+        self.commands, self.edges = {}, []
 
     def rule(self, name, command, depfile=False):
+        self.commands[name] = command
         self.lines += [f"rule {name}", f"  command = {command}", f"  description = {name} $out"]
         if depfile:
             self.lines += ["  depfile = $out.d", "  deps = gcc"]
 
     def build(self, rule, output, inputs, **variables):
+        self.edges.append((rule, output, inputs, variables))
         self.lines.append(f"build {escape(output)}: {rule} {' '.join(escape(i) for i in inputs)}")
         self.lines += [f"  {k} = {v}" for k, v in variables.items()]
 
@@ -96,34 +139,76 @@ class NinjaFile:
     def run(self):
         (self.folder / "objects").mkdir(parents=True, exist_ok=True)
         (self.folder / "build.ninja").write_text("\n".join(self.lines) + "\n")
-        command = [ninja_program(), "-C", str(self.folder)]
-        if os.environ.get("MAX_JOBS"):
-            command += ["-j", os.environ["MAX_JOBS"]]
-        if subprocess.run(command).returncode:
-            raise SystemExit("compiling GeoWidth's extensions failed; the compiler's own words stand above")
+        program = ninja_program()
+        if program:
+            limit = ["-j", str(jobs())] if os.environ.get("MAX_JOBS") else []
+            done = subprocess.run([program, "-C", str(self.folder), *limit]).returncode == 0
+        else:
+            print("ninja was not found: everything is compiled anew")
+            done = self._run_all()
+        if not done:
+            words = "; GEOWIDTH_CUDA=0 leaves the CUDA kernels out" if "nvcc" in self.commands else ""
+            raise SystemExit(f"compiling GeoWidth's extensions failed; the compiler's own words stand above{words}")
+
+    def _run_all(self):
+        """Every command in parallel, those that need another's output last; whether all succeeded."""
+
+        def execute(edge):
+            rule, output, inputs, variables = edge
+            words = {"in": shlex.join(map(str, inputs)), "out": shlex.quote(str(output))} | variables
+            command = re.sub(r"\$(\w+)", lambda m: words.get(m[1], ""), self.commands[rule])
+            return subprocess.run(command, shell=True).returncode
+
+        outputs = {edge[1] for edge in self.edges}
+        last = [edge for edge in self.edges if outputs.intersection(edge[2])]
+        with ThreadPoolExecutor(jobs()) as pool:
+            return all(not any(pool.map(execute, stage)) for stage in ([e for e in self.edges if e not in last], last))
 
 
 def ninja_program():
+    """Path of ninja, the package's or the one on PATH; None if there is neither."""
     try:
         import ninja
 
         return str(Path(ninja.BIN_DIR) / "ninja")
     except (ImportError, AttributeError):
-        found = shutil.which("ninja")
-        if found is None:
-            raise SystemExit("ninja was not found: pip install ninja") from None
-        return found
+        return shutil.which("ninja")
+
+
+def include_folders():
+    """-I options for our own headers, pybind11's (torch brings a copy) and Python's."""
+    try:
+        import pybind11
+
+        binding = Path(pybind11.get_include())
+    except ImportError:
+        torch = importlib.util.find_spec("torch")  # found, not imported: that would take seconds
+        binding = Path(torch.origin).parent / "include" if torch and torch.origin else ROOT
+    if not (binding / "pybind11" / "pybind11.h").is_file():
+        raise SystemExit("pybind11 was not found: pip install pybind11") from None
+    python = Path(sysconfig.get_paths()["include"])
+    if not (python / "Python.h").is_file():
+        raise SystemExit(
+            f"Python.h is not in {python}: install the headers of this Python (python3-dev, python3-devel)"
+        )
+    folders = [ROOT / "csrc", ROOT / "kernels/cuda", binding, python]
+    return [f"-I{shlex.quote(str(f))}" for f in folders]
+
+
+def host_compiler():
+    """The C++ compiler, as CXX names it (options and all)."""
+    compiler = os.environ.get("CXX") or "c++"
+    if shutil.which(shlex.split(compiler)[0]) is None:
+        raise SystemExit(f"the C++ compiler {compiler!r} was not found: install g++ or clang++, or name one in CXX")
+    return compiler
 
 
 def add_native(ninja, output):
     """Rules and edges for geowidth._native."""
-    import pybind11
-
-    compiler = os.environ.get("CXX", "c++")
-    includes = [ROOT / "csrc", pybind11.get_include(), sysconfig.get_paths()["include"]]
+    compiler = host_compiler()
     flags = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
     flags += ["-Wall", "-Wextra", "-DNDEBUG", f'-DGEOWIDTH_COMPILER=\\"{Path(compiler.split()[-1]).name}\\"']
-    flags += [f"-I{shlex.quote(str(i))}" for i in includes] + [os.environ.get("CXXFLAGS", "")]
+    flags += [*include_folders(), os.environ.get("CXXFLAGS", "")]
     ninja.rule("cxx", f"{compiler} -MMD -MF $out.d {' '.join(flags)} $variant -c $in -o $out", depfile=True)
     shared = ["-undefined", "dynamic_lookup", "-bundle"] if sys.platform == "darwin" else ["-shared"]
     ninja.rule("link", f"{compiler} {' '.join(shared)} -pthread $in -o $out {os.environ.get('LDFLAGS', '')}")
@@ -141,24 +226,24 @@ def add_native(ninja, output):
 
 def add_cuda(ninja, output, nvcc):
     """Rules and edges for geowidth._cuda. The CUDA runtime is linked in, so importing it needs no driver."""
-    import pybind11
-
-    home = cuda_home(nvcc)
-    compiler = os.environ.get("CXX", "c++")
-    includes = [ROOT / "csrc", ROOT / "kernels/cuda", pybind11.get_include(), sysconfig.get_paths()["include"]]
-    paths = " ".join(f"-I{shlex.quote(str(i))}" for i in [*includes, home / "include"])
+    home, compiler = cuda_home(nvcc), host_compiler()
+    paths = " ".join([*include_folders(), f"-I{shlex.quote(str(home / 'include'))}"])
     architectures = cuda_architectures(nvcc)
-    codes = " ".join(f"-gencode arch=compute_{a},code=sm_{a}" for a in architectures)
+    ptx = cuda_ptx(architectures)
+    codes = [f"-gencode arch=compute_{a},code=sm_{a}" for a in architectures]
+    codes += [f"-gencode arch=compute_{ptx},code=compute_{ptx}"] if ptx else []
+    sources = sorted((ROOT / "kernels/cuda").glob("*.cu"))
+    threads = max(1, jobs() // len(sources))  # ninja compiles files in parallel, nvcc one file's architectures
     ninja.rule(
         "nvcc",
-        f"{nvcc} -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden {codes} -MD -MF $out.d "
-        f"{paths} -c $in -o $out",
+        f"{nvcc} {' '.join(NVCC_FLAGS)} --threads {threads} {' '.join(codes)} -MD -MF $out.d {paths} -c $in -o $out",
         depfile=True,
     )
-    define = f'-DGEOWIDTH_CUDA_ARCHITECTURES=\\"{",".join(architectures)}\\"'
+    define = f'-DGEOWIDTH_CUDA_ARCHITECTURES=\\"{",".join(architectures)}\\" -DGEOWIDTH_CUDA_PTX=\\"{ptx}\\"'
     ninja.rule(
         "cuda_host",
-        f"{compiler} -MMD -MF $out.d -std=c++17 -O2 -fPIC -fvisibility=hidden {define} {paths} -c $in -o $out",
+        f"{compiler} -MMD -MF $out.d -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra {define} {paths} "
+        "-c $in -o $out",
         depfile=True,
     )
     library = next((p for p in (home / "lib64", home / "lib", home / "targets/x86_64-linux/lib") if p.is_dir()), home)
@@ -166,7 +251,7 @@ def add_cuda(ninja, output, nvcc):
         "cuda_link", f"{compiler} -shared $in -o $out -L{shlex.quote(str(library))} -lcudart_static -ldl -lrt -pthread"
     )
     objects = []
-    for source in sorted((ROOT / "kernels/cuda").glob("*.cu")):
+    for source in sources:
         objects.append(ninja.object_for(source))
         ninja.build("nvcc", objects[-1], [source])
     for source in sorted((ROOT / "csrc/cuda").glob("*.cpp")):
@@ -198,16 +283,20 @@ class NinjaBuild(build_ext):
             os.replace(aside, target)
 
 
-extensions = [Extension("geowidth._native", sources=[])]
-if find_nvcc() and list((ROOT / "kernels/cuda").glob("*.cu")):
-    extensions.append(Extension("geowidth._cuda", sources=[]))
+def main():
+    extensions = [Extension("geowidth._native", sources=[])]
+    if find_nvcc():
+        extensions.append(Extension("geowidth._cuda", sources=[]))
+    setup(
+        packages=find_packages(include=["geowidth", "geowidth.*"]),
+        package_dir={"geowidth.kernels": "kernels/triton"},
+        package_data={"geowidth": ["report/*.css", "report/*.js"], "geowidth.kernels": ["*.csv"]},
+        ext_modules=extensions,
+        cmdclass={"build_ext": NinjaBuild},
+        include_package_data=False,  # package_data above names all of it
+        zip_safe=False,
+    )
 
-setup(
-    packages=find_packages(include=["geowidth", "geowidth.*"]),
-    package_dir={"geowidth.kernels": "kernels/triton"},
-    package_data={"geowidth": ["report/*.css", "report/*.js"], "geowidth.kernels": ["*.csv"]},
-    ext_modules=extensions,
-    cmdclass={"build_ext": NinjaBuild},
-    include_package_data=False,  # package_data above names all of it
-    zip_safe=False,
-)
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ def versions():
     import geowidth
 
     found = [f"geowidth {geowidth.__version__}"]
-    for name in ("torch", "numpy", "scipy", "POT", "gudhi", "redzed-tda", "ripser", "giotto-ph", "ott-jax"):
+    for name in ("torch", "triton", "numpy", "scipy", "POT", "gudhi", "redzed-tda", "ripser", "giotto-ph", "ott-jax"):
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:

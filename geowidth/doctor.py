@@ -6,12 +6,15 @@ Reads nothing, writes nothing. Attach its output to a bug report.
 import importlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from geowidth.ops import backend
 
+LEAST_NVCC = (11, 2)  # the first that setup.py's options and architectures exist in
 PACKAGES = ("torch", "numpy", "scipy", "POT", "safetensors", "triton", "transformers", "gudhi")
 
 
@@ -51,6 +54,7 @@ def examine():
         "packages": {name: _version(name) for name in PACKAGES},
         "nvcc": _nvcc(),
         "gpu": _gpu(torch),
+        "driver": _driver(cuda),
         "extensions": extensions,
         "operations": {
             name: {device: _choices(operation, device) for device in ("cpu", "cuda")}
@@ -74,19 +78,45 @@ def _version(name):
 
 
 def _nvcc():
-    path = shutil.which("nvcc")
+    """What nvcc says of itself, with a word where it is too old; None if there is none where setup.py looks."""
+    home = os.environ.get("CUDA_HOME")
+    path = (shutil.which("nvcc", path=str(Path(home) / "bin")) if home else None) or shutil.which("nvcc")
     if path is None:
         return None
     lines = subprocess.run([path, "--version"], capture_output=True, text=True).stdout.splitlines()
-    return next((line.strip() for line in lines if "release" in line), "found, version unknown")
+    return nvcc_words(next((line.strip() for line in lines if "release" in line), ""))
+
+
+def nvcc_words(line):
+    """nvcc's own line on its release, judged."""
+    found = re.search(r"release (\d+)\.(\d+)", line)
+    if found is None:
+        return "found, version unknown"
+    old = tuple(map(int, found.groups())) < LEAST_NVCC
+    return line + (f"; too old for the CUDA kernels, which need {'.'.join(map(str, LEAST_NVCC))}" if old else "")
+
+
+def _driver(cuda):
+    """The newest CUDA that the driver serves, as "13.0"; None without a driver, or without geowidth._cuda to ask."""
+    from geowidth.ops.cuda_support import release
+
+    found = cuda.driver_version() if cuda else 0
+    return release(found) if found else None
 
 
 def _gpu(torch):
     if not torch.cuda.is_available():
         built = torch.version.cuda
         return {"usable": False, "reason": f"this torch was built {f'for CUDA {built}' if built else 'without CUDA'}"}
-    major, minor = torch.cuda.get_device_capability()
-    return {"usable": True, "name": torch.cuda.get_device_name(), "capability": f"{major}.{minor}"}
+    about = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "usable": True,
+        "name": about.name,
+        "count": torch.cuda.device_count(),
+        "capability": f"{about.major}.{about.minor}",
+        "multiprocessors": about.multi_processor_count,
+        "memory_gib": round(about.total_memory / 2**30, 1),
+    }
 
 
 def _choices(operation, device):
@@ -99,22 +129,33 @@ def _nobody(choices, device):
     return "no backend serves it here" if choices else f"no backend for {device}; move the tensors to the CPU"
 
 
+def _gpu_words(gpu):
+    if not gpu["usable"]:
+        return f"none; {gpu['reason']}"
+    size = f"compute capability {gpu['capability']}, {gpu['multiprocessors']} multiprocessors, {gpu['memory_gib']} GiB"
+    return f"{gpu['name']}, {size}" + (f"; the first of {gpu['count']}" if gpu["count"] > 1 else "")
+
+
+def _built_words(extension):
+    rest = {k: v for k, v in extension.items() if k not in ("built", "reason") and v != ""}
+    if "runtime" in rest:
+        from geowidth.ops.cuda_support import release
+
+        rest["runtime"] = f"CUDA {release(rest['runtime'])}"
+    return ", ".join(f"{k} {' '.join(v) if isinstance(v, (list, tuple)) else v}" for k, v in rest.items())
+
+
 def render(facts):
     """The facts as text."""
     lines = [f"geowidth {facts['geowidth']}, Python {facts['python']}, {facts['machine']}"]
     lines += ["", "packages"]
     lines += [f"  {name:14}{found or 'not installed'}" for name, found in facts["packages"].items()]
-    gpu = facts["gpu"]
-    lines += ["", "accelerator"]
-    lines += [
-        f"  GPU           {gpu['name'] + ', compute capability ' + gpu['capability'] if gpu['usable'] else 'none'}"
-    ]
-    lines += [] if gpu["usable"] else [f"                ({gpu['reason']})"]
+    lines += ["", "accelerator", f"  GPU           {_gpu_words(facts['gpu'])}"]
+    lines += [f"  driver        for CUDA up to {facts['driver']}"] if facts["driver"] else []
     lines += [f"  nvcc          {facts['nvcc'] or 'not found'}", "", "extensions"]
     for name, extension in facts["extensions"].items():
-        rest = {k: v for k, v in extension.items() if k not in ("built", "reason")}
-        words = ", ".join(f"{k} {' '.join(v) if isinstance(v, (list, tuple)) else v}" for k, v in rest.items())
-        lines.append(f"  {name:18}{'built: ' + words if extension['built'] else 'no: ' + extension['reason']}")
+        words = f"built: {_built_words(extension)}" if extension["built"] else f"no: {extension['reason']}"
+        lines.append(f"  {name:18}{words}")
     for device in ("cpu", "cuda"):
         lines += ["", f"ops on {device}"]
         for name, devices in facts["operations"].items():

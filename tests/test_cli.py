@@ -124,3 +124,18 @@ def test_doctor_names_backends_and_reasons():
         assert all(choice["reason"] for choice in devices["cpu"] + devices["cuda"] if not choice["serves"])
     text = call("doctor").stdout
     assert "pairwise_distances: native" in text
+
+
+def test_doctor_tells_a_gpu_machine_well():
+    from geowidth import doctor
+
+    facts = doctor.examine() | {"driver": "13.0"}
+    facts["gpu"] = {"usable": True, "name": "NVIDIA H200", "count": 8, "capability": "9.0", "multiprocessors": 132}
+    facts["gpu"]["memory_gib"] = 139.8
+    facts["extensions"]["geowidth._cuda"] = {"built": True, "architectures": "90a", "ptx": "", "runtime": 13000}
+    text = doctor.render(facts)
+    assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, 139.8 GiB; the first of 8" in text
+    assert "driver        for CUDA up to 13.0" in text and "built: architectures 90a, runtime CUDA 13.0" in text
+    assert doctor.nvcc_words("Cuda compilation tools, release 13.0, V13.0.88").endswith("V13.0.88")
+    assert doctor.nvcc_words("Cuda compilation tools, release 10.2, V10.2.89").endswith("which need 11.2")
+    assert "unknown" in doctor.nvcc_words("")

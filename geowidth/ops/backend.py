@@ -37,7 +37,8 @@ def cuda():
     try:
         from geowidth import _cuda
     except ImportError as error:
-        return None, f"geowidth._cuda is not importable ({_words(error)}); reinstall with nvcc and GEOWIDTH_CUDA=1"
+        how = "install the CUDA toolkit (nvcc), then GEOWIDTH_CUDA=1 pip install --force-reinstall --no-deps ."
+        return None, f"geowidth._cuda is not importable ({_words(error)}); {how}"
     return _cuda, None
 
 
