@@ -1,13 +1,15 @@
 """Thread orders change no bit, where a race would not show by itself: iterations mend a wrong number that one let in,
 and blocks that take one piece of work each need no barrier between two."""
 
+import math
+
 import pytest
 import torch
 
 from geowidth.ops.entropic_kernels import CudaStep
 from geowidth.ops.gromov_cuda import CudaKernels, symmetry_facts
 
-SEEDS = range(4)
+SEEDS = range(3)
 
 
 def sinkhorn_problem(n, m, dtype):
@@ -20,11 +22,11 @@ def sinkhorn_problem(n, m, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("scale", "wrong"), [(2.0, 0.0), (2.0, 200.0), (2.0, float("nan")), (25.0, 0.0)])
+@pytest.mark.parametrize(("scale", "wrong"), [(2, 0), (2, 200), (2, math.nan), (50, 0), (100, 0)])
 def test_sinkhorn(cuda_backend, dtype, scale, wrong):
-    """From good potentials, from some that overflow and some that are no numbers, and with a sharp kernel, for which
+    """From good potentials, from some that overflow and some that are no numbers, and with sharp kernels, for which
     steps are mixed, refused and taken back."""
-    x, r, s, a, b = sinkhorn_problem(47, 53, dtype)
+    x, r, s, a, b = sinkhorn_problem(23, 19, dtype)
     found = []
     for seed in SEEDS:
         cuda_backend.emulator.set_device(5)
