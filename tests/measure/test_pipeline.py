@@ -9,6 +9,7 @@ from geowidth import records
 from geowidth.errors import UserError
 from geowidth.geometry import HYPERBOLIC_RADIUS
 from geowidth.measure import Clouds, WorkProfile, measure_clouds, pipeline
+from geowidth.measure.command import table
 from geowidth.measure.pipeline import MeasureSettings
 from geowidth.measure.statistics import large_norm_tokens
 
@@ -197,13 +198,27 @@ def test_zero_states_are_refused_by_layer_and_row():
         {"statistics": ("mass",)},
         {"radius": 1.0},
         {"radius": float("nan")},
-        {"neighbours": 1},
+        {"neighbours": 2},
         {"bootstrap": -1},
     ],
 )
 def test_bad_settings_are_refused(bad):
     with pytest.raises(UserError):
         MeasureSettings(**bad)
+
+
+def test_a_small_cloud_with_repeated_states_has_fewer_neighbours():
+    clouds = changed(make_clouds(layers=1, tokens=18), lambda x: torch.cat([x, x[:, :4]], dim=1))
+    facts = measure_clouds(clouds, MeasureSettings(neighbours=20)).details[0]["dimension"]
+    assert facts["k"] == 17 and facts["merged"] == 4
+
+
+def test_layers_with_outliers_are_told_apart_in_the_table():
+    clouds = make_clouds()
+    clouds.before[1, 6] *= 100
+    lines = table(measure_clouds(clouds, MeasureSettings(statistics=("shift",)))).splitlines()
+    assert lines[-1].startswith("layer 1, raw without 1 token of very large norm: shift ")
+    assert not any("layer 0, raw" in line for line in lines)
 
 
 def test_large_norm_tokens_are_flagged():
