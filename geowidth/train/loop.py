@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from geowidth import records
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
 from geowidth.models.presets import preset_named
 from geowidth.models.storage import save_model
-from geowidth.models.transformer import TaperedTransformer, training_flops, whole
+from geowidth.models.transformer import TaperedTransformer, training_flops
 from geowidth.progress import Progress
 from geowidth.train import checkpoint
 from geowidth.train.corpus import Corpus, DataOrder, load_corpus, windows

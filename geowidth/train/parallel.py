@@ -18,9 +18,8 @@ from pathlib import Path
 
 import geowidth
 from geowidth import records
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
 from geowidth.models.presets import Preset, preset_named
-from geowidth.models.transformer import whole
 from geowidth.progress import Progress
 from geowidth.train import checkpoint
 from geowidth.train.corpus import load_corpus

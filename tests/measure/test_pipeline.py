@@ -258,6 +258,10 @@ def test_clouds_and_profiles_read_back(tmp_path):
         ({"work": {"raw": {"shift": ["much", 1.0]}}}, "raw shift holds 'much'"),
         ({"dimension": {"twonn_mle": [3.0]}}, "dimension twonn_mle has 1 layers, widths has 2"),
         ({"widths": [True, 8]}, "widths holds True"),
+        ({"widths": [8.5, 8]}, "a width is 8.5; allowed: whole numbers"),
+        ({"widths": [], "work": {"raw": {"shift": []}}}, "it holds no layer"),
+        ({"model_dimension": "4"}, "model_dimension is '4'"),
+        ({"projections": 1}, "projections is 1"),
     ],
 )
 def test_damaged_profiles_are_refused_with_their_path(tmp_path, change, words):

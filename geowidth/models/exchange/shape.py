@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, whole
 
 # Entries a config.json leaves out where they equal the library's defaults (transformers 4.57 and 5.24).
 FAMILY_DEFAULTS = {
@@ -193,6 +193,4 @@ def _rope(config, where):
 
 
 def _whole(where, name, value, least=1):
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UserError(f"{where}: {name} is {value!r}; allowed: whole numbers from {least} up")
-    return value
+    return whole(f"{where}: {name}", value, least)
