@@ -12,6 +12,7 @@ from geowidth.measure import Clouds, WorkProfile, measure_clouds, pipeline
 from geowidth.measure.command import table
 from geowidth.measure.pipeline import MeasureSettings
 from geowidth.measure.statistics import large_norm_tokens
+from geowidth.models.storage import read_tensors, write_tensors
 
 
 def make_clouds(layers=3, tokens=31, dimension=7, step=0.4, seed=0):
@@ -245,8 +246,30 @@ def test_clouds_and_profiles_read_back(tmp_path):
     with pytest.raises(UserError, match="raw shift has 2 layers, widths has 3"):
         WorkProfile.read(tmp_path / "w.json")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
-    with pytest.raises(UserError, match="cannot read clouds"):
+    with pytest.raises(UserError, match="not a whole safetensors file"):
         Clouds.read(tmp_path / "junk.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metadata": None}, "holds no GeoWidth clouds"),
+        ({"metadata": {"geowidth": "{"}}, "holds no GeoWidth clouds"),
+        ({"metadata": {"geowidth": '{"kind": "geowidth.clouds", "schema": 1}'}}, "holds no GeoWidth clouds"),
+        ({"extra": torch.ones(2)}, "holds no GeoWidth clouds"),
+        ({"after": torch.ones(3, 30, 7)}, "do not fit each other"),
+        ({"positions": torch.ones(30)}, "do not fit each other"),
+        ({"before": torch.full((3, 31, 7), torch.nan)}, "states before the FFN are no finite numbers"),
+    ],
+)
+def test_damaged_clouds_are_refused(tmp_path, change, words):
+    path = tmp_path / "c.safetensors"
+    make_clouds().write(path)
+    tensors, metadata = read_tensors(path)
+    metadata = change.pop("metadata", metadata) or {}
+    write_tensors(path, tensors | change, metadata)
+    with pytest.raises(UserError, match=f"c.safetensors.* {words}"):
+        Clouds.read(path)
 
 
 @pytest.mark.parametrize(
