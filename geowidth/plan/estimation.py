@@ -7,7 +7,9 @@ from geowidth.errors import choose
 from geowidth.plan.probe import run_probe
 
 TASKS = ("train", "measure", "calibrate", "run")
-_START_SECONDS = 4.0  # imports and reading the corpus, once a process
+_START_SECONDS = 4.0  # imports and reading the corpus
+# Processes that start one after another: the command itself, and its rounds of workers.
+_STARTS = {"train": 1, "measure": 1, "calibrate": 2, "run": 3}
 _PROBE_SIZES = (64, 128, 256, 512)
 
 
@@ -57,7 +59,7 @@ def estimate(task, preset, *, widths=None, models=None, steps=None, tokens=None,
         sum(part["flops"] for part in parts),
         max(part["memory"] for part in parts),
         sum(part["disk"] for part in parts),
-        sum(part["seconds"] for part in parts),
+        _START_SECONDS * _STARTS[task] + sum(part["seconds"] for part in parts),
         [name for part in parts for name in part["files"]],
         {name: value for part in parts for name, value in part["facts"].items()},
     )
@@ -86,7 +88,7 @@ def _training(preset, models, settings, processes, probe):
     largest = max(parameter_count(config) for config in configs)
     return {
         "flops": sum(flops),
-        "seconds": _START_SECONDS + max(work / side_by_side, one),
+        "seconds": max(work / side_by_side, one),
         "memory": side_by_side * found["peak_bytes"],
         # Kept: the weights; while a model trains also its state (weights and two moments).
         "disk": sum(4 * parameter_count(config) for config in configs) + side_by_side * 12 * largest,
@@ -111,7 +113,7 @@ def _measurement(config, tokens, processes, probe):
         # Forward passes of the model over the contexts, and three Gram matrices a layer.
         "flops": 2 * weights * tokens * config.context + config.layers * 3 * 2 * tokens**2 * config.dimension,
         # Tokens come from distinct contexts, so there are about as many forward passes as tokens.
-        "seconds": _START_SECONDS + tokens * found["window"] + config.layers * layer / min(processes, config.layers),
+        "seconds": tokens * found["window"] + config.layers * layer / min(processes, config.layers),
         # Float64 distances of both clouds in three geometries and four matrices of Gromov-Wasserstein, side by side.
         "memory": found["peak_bytes"] + clouds + processes * (2 * 3 + 4) * 8 * tokens**2,
         "disk": 1024 * 4 * config.layers,

@@ -176,6 +176,7 @@ def test_cost_table_end_to_end(capsys, tmp_path):
         (["--widths", "8:16:8", "--dtype", "int8"], "dtype is 'int8'"),
         (["--widths", "8:16:8", "--projections", "4"], "--projections is 4"),
         (["--widths", "8:16:8", "--rounds", "0"], "--rounds is '0'"),
+        (["--widths", "8:1000000000:999999992", "--tokens", "1000000"], "take narrower widths or fewer tokens"),
         (["--widths", "8:16:8", "--tokens", "x"], "--tokens is 'x'"),
     ],
 )
