@@ -152,7 +152,7 @@ def test_names_that_stand_for_nothing(tmp_path, capsys, monkeypatch):
     pytest.importorskip("transformers", reason="the extra hf is not installed")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     for name, message in (
-        ("nobody/nothing-of-the-kind", "add --download"),
+        ("nobody/nothing-of-the-kind", "--download fetches it"),
         (str(tmp_path / "no where"), "does not exist"),
         (str(tmp_path / "no.gguf"), "does not exist"),
     ):

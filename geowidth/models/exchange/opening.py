@@ -78,16 +78,19 @@ def open_model(name, *, download=False, cache=None):
     download   whether a hub name may be fetched; otherwise only what is on this machine is used
     cache      folder for converted models (default: $GEOWIDTH_CACHE, else geowidth in the user's cache folder)
     """
+    path = located(name, download)
+    source = None if Path(name).is_dir() else str(name)
+    return _open_folder(converted(path, cache) if path.suffix == ".gguf" else path, source)
+
+
+def located(name, download=False):
+    """The folder, or the .gguf file, that a name stands for: itself, in a package, or in the Hugging Face cache."""
     path = Path(name)
-    if path.is_dir():
-        return _open_folder(path)
-    if path.suffix == ".gguf":
-        return _open_folder(converted(path, cache), str(name))
+    if path.is_dir() or path.suffix == ".gguf":
+        return path
     if path.exists():
         raise UserError(f"{name} is a file, and no .gguf; give a model folder, a .gguf file or a name")
-    if str(name) in PACKAGED:
-        return _open_packaged(str(name), cache)
-    return _open_folder(_hub_folder(str(name), download), str(name))
+    return packaged_path(str(name)) if str(name) in PACKAGED else _hub_folder(str(name), download)
 
 
 def cache_folder(cache=None):
@@ -127,11 +130,6 @@ def packaged_path(name):
     return Path(spec.submodule_search_locations[0]) / inside
 
 
-def _open_packaged(name, cache):
-    path = packaged_path(name)
-    return _open_folder(converted(path, cache) if path.suffix == ".gguf" else path, name)
-
-
 def _hub_folder(name, download):
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise UserError(
@@ -143,7 +141,7 @@ def _hub_folder(name, download):
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=not download))
     except Exception as error:  # whatever the network or the hub's client runs into
-        advice = "check the name and the network" if download else "add --download to fetch it"
+        advice = "check the name and the network" if download else "geowidth measure --download fetches it"
         raise UserError(
             f"{name} is no folder, no packaged model ({', '.join(PACKAGED)}) and not in the local Hugging Face cache; "
             f"{advice} ({type(error).__name__})"
