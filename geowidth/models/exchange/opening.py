@@ -107,9 +107,14 @@ def converted(path, cache=None):
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
     folder = cache_folder(cache) / f"{path.stem}-{digest[:16]}"
-    if not (folder / "geowidth_export.json").is_file():
+    whole = folder / "geowidth_export.json"
+    if not whole.is_file():
         checkpoint = read_gguf(path)
-        export(checkpoint, "hf-padded" if len(set(checkpoint.shape.widths)) == 1 else "hf", folder)
+        try:
+            export(checkpoint, "hf-padded" if len(set(checkpoint.shape.widths)) == 1 else "hf", folder)
+        except UserError:
+            if not whole.is_file():  # else another process was faster
+                raise
     return folder
 
 
