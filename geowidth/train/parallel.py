@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,12 +21,13 @@ import geowidth
 from geowidth import records
 from geowidth.errors import UserError, whole
 from geowidth.models.presets import Preset, preset_named
-from geowidth.progress import Progress
+from geowidth.progress import Progress, duration
 from geowidth.train import checkpoint
 from geowidth.train.corpus import load_corpus
 from geowidth.train.loop import SAVE_SECONDS, describe, plan
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
+STALL_SECONDS = 1800.0  # a worker that has not said a word for so long hangs: a step takes seconds
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Crew:
                 self.workers.append(Worker(self.events))
                 self.hand_out(self.workers[-1], waiting)
             while left:
-                worker, event = self.events.get()
+                worker, event = self.next_event()
                 if event is None:
                     self.blame(worker)
                 elif event["event"] == "step":
@@ -132,8 +134,21 @@ class Crew:
         finally:
             self.stop()
 
+    def next_event(self):
+        """(worker, event) of whoever speaks next; RuntimeError once one with a job has been silent for too long."""
+        while True:
+            late = time.monotonic() - STALL_SECONDS
+            silent = next((w for w in self.workers if w.job is not None and w.heard <= late), None)
+            if silent is not None:
+                raise RuntimeError(self.words(silent, f"its process hangs: no step in {duration(STALL_SECONDS)}"))
+            with contextlib.suppress(queue.Empty):
+                worker, event = self.events.get(timeout=min(STALL_SECONDS, 60.0))
+                worker.heard = time.monotonic()
+                return worker, event
+
     def hand_out(self, worker, waiting):
         self.news.pop(worker, None)
+        worker.heard = time.monotonic()
         worker.job = waiting.popleft() if waiting else None
         if worker.job is not None:
             worker.send(self.jobs[worker.job].to_line(self.save_seconds))
@@ -178,7 +193,7 @@ class Worker:
     """One worker process. Its events are put on `events` as (worker, event); (worker, None) when it ends."""
 
     def __init__(self, events):
-        self.job = None
+        self.job, self.heard = None, time.monotonic()
         self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "geowidth.train.worker"],
