@@ -27,7 +27,7 @@ from geowidth.train.corpus import load_corpus
 from geowidth.train.loop import SAVE_SECONDS, describe, plan
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
-STALL_SECONDS = 1800.0  # a worker that has not said a word for so long hangs: a step takes seconds
+STALL_SECONDS, STALL_TICKS = 1800.0, 30  # a worker that has not said a word for so long hangs: a step takes seconds
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Crew:
 
     def __init__(self, jobs, plans, bar, save_seconds):
         self.jobs, self.plans, self.bar, self.save_seconds = jobs, plans, bar, save_seconds
-        self.events = queue.Queue()
+        self.events, self.ticked = queue.Queue(), time.monotonic()
         self.workers = []
         self.steps = {}
         self.news = {}
@@ -137,18 +137,27 @@ class Crew:
     def next_event(self):
         """(worker, event) of whoever speaks next; RuntimeError once one with a job has been silent for too long."""
         while True:
-            late = time.monotonic() - STALL_SECONDS
-            silent = next((w for w in self.workers if w.job is not None and w.heard <= late), None)
-            if silent is not None:
-                raise RuntimeError(self.words(silent, f"its process hangs: no step in {duration(STALL_SECONDS)}"))
+            found = None
             with contextlib.suppress(queue.Empty):
-                worker, event = self.events.get(timeout=min(STALL_SECONDS, 60.0))
-                worker.heard = time.monotonic()
-                return worker, event
+                found = self.events.get(timeout=STALL_SECONDS / STALL_TICKS)
+                found[0].silent = 0
+            self.tick()
+            if found:
+                return found
+
+    def tick(self):
+        """Count silence in ticks, at most one a call: a parent that slept itself (Ctrl-Z) blames no worker for it."""
+        now = time.monotonic()
+        if now - self.ticked < STALL_SECONDS / STALL_TICKS:
+            return
+        self.ticked = now
+        for worker in self.workers:
+            worker.silent += worker.job is not None
+            if worker.silent > STALL_TICKS:
+                raise RuntimeError(self.words(worker, f"its process hangs: no step in {duration(STALL_SECONDS)}"))
 
     def hand_out(self, worker, waiting):
         self.news.pop(worker, None)
-        worker.heard = time.monotonic()
         worker.job = waiting.popleft() if waiting else None
         if worker.job is not None:
             worker.send(self.jobs[worker.job].to_line(self.save_seconds))
@@ -193,7 +202,7 @@ class Worker:
     """One worker process. Its events are put on `events` as (worker, event); (worker, None) when it ends."""
 
     def __init__(self, events):
-        self.job, self.heard = None, time.monotonic()
+        self.job, self.silent = None, 0
         self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "geowidth.train.worker"],
