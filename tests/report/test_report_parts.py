@@ -116,6 +116,15 @@ def test_whatever_was_measured_is_drawn_and_listed(tmp_path):
     assert found["hyperbolic", "gw_entropic", 7] == 0.5 and ("raw", "shift_no_large_norms", 0) not in found
 
 
+def test_a_mixture_marks_no_single_signal(tmp_path):
+    folder = make_run(tmp_path / "run")
+    assert "sets the widths" in write_report(folder).read_text(encoding="utf-8")
+    schedule = records.read_json(folder / "schedules" / "geometry.json")
+    schedule["settings"]["mixture"] = {"raw/gw": 1.0, "hyperbolic/shift": 2.0}
+    records.write_json(folder / "schedules" / "geometry.json", schedule)
+    assert "sets the widths" not in write_report(folder).read_text(encoding="utf-8")
+
+
 def test_text_table():
     record = comparison_record(losses(("uniform", "cosine"), 3), 8)
     record["arms"][1]["sentence"] = f"cosine: {'words ' * 30}."
