@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 100
 FOLDERS = ("tests/ops", "tests/measure", "tests/emulator")
-# What is named after the card. The emulator's own checks and the offline compilation need none: their turn is elsewhere.
+# What is named after the card; the emulator's own checks and the offline compilation need none.
 PATTERN = "(cuda or gpu) and not offline and not support and not sanitized"
 
 
