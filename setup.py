@@ -267,7 +267,7 @@ class NinjaBuild(build_ext):
         folder = Path(self.build_temp).resolve()
         ninja = NinjaFile(folder)
         built = {}
-        for extension in self.extensions:
+        for extension in reversed(self.extensions):  # CUDA files take longest: begun first
             output = folder / Path(self.get_ext_filename(extension.name)).name
             built[extension.name] = output
             if extension.name == "geowidth._native":

@@ -30,6 +30,7 @@ STAGES = (
     ("sinkhorn.timings", 30, 60),
     ("gromov.timings", 40, 90),
     ("sanitizer.sanitizer", 60, 180),
+    ("suite.suite", 40, 120),
     ("gromov.peers", 60, 150),
     ("pipeline.measurement", 40, 90),
     ("ffn.correctness", 30, 90),

@@ -1,5 +1,7 @@
 """What the user can mend, told apart from what the program got wrong."""
 
+import numbers
+
 
 class UserError(ValueError):
     """Bad input: the message says in one line what came, what is allowed, and what to do.
@@ -13,3 +15,10 @@ def choose(what, value, allowed):
     if value not in allowed:
         raise UserError(f"{what} is {value!r}; allowed: {', '.join(map(str, allowed))}")
     return value
+
+
+def whole(name, value, least):
+    """`value` as an int of at least `least`; anything else raises a UserError that names it."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise UserError(f"{name} is {value!r}; allowed: whole numbers from {least} up")
+    return int(value)

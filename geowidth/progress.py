@@ -1,5 +1,6 @@
 """Progress with time left: a bar on a terminal, a plain line now and then elsewhere."""
 
+import os
 import sys
 import time
 
@@ -53,7 +54,7 @@ class Progress:
         speed = (self.done - self.resumed) / spent if spent > 0 else 0
         left = f", {duration((self.total - self.done) / speed)} left" if speed and self.done < self.total else ""
         words = f"{self.label}: {self.done}/{self.total} {self.unit}s, {duration(spent)}{left}"
-        print(words + (f", {text}" if text else ""), file=self.stream, flush=True)
+        tell(words + (f", {text}" if text else ""), self.stream)
 
     def close(self):
         if self.bar is not None:
@@ -64,6 +65,15 @@ class Progress:
 
     def __exit__(self, *_):
         self.close()
+
+
+def tell(line, stream=None):
+    """Print a line of progress (default: on standard error). That its reader went away does not stop the work."""
+    stream = stream or sys.stderr
+    try:
+        print(line, file=stream, flush=True)
+    except BrokenPipeError:  # what is left in the buffer, and all lines to come, go nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def duration(seconds):

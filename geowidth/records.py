@@ -35,23 +35,29 @@ def to_jsonable(value):
 
 
 def _revive(pairs):
-    if set(pairs) == {"$float"} and pairs["$float"] in _NON_FINITE:
+    if set(pairs) == {"$float"} and isinstance(pairs["$float"], str) and pairs["$float"] in _NON_FINITE:
         return _NON_FINITE[pairs["$float"]]
     return pairs
 
 
 def dumps(value, **options):
     """`value` as strict JSON text."""
-    return json.dumps(to_jsonable(value), allow_nan=False, ensure_ascii=False, **options)
+    text = json.dumps(to_jsonable(value), allow_nan=False, ensure_ascii=False, **options)
+    # File names that are not UTF-8 reach us with lone surrogates; as JSON escapes they can be written and read back.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def loads(text):
-    """The value that `dumps` wrote. Bare NaN or Infinity, which strict JSON forbids, raise ValueError."""
+    """The value that `dumps` wrote. Text that is not JSON raises ValueError; so do bare NaN and Infinity, which strict
+    JSON forbids."""
 
     def refuse(word):
         raise ValueError(f"bare {word} is not JSON")
 
-    return json.loads(text, object_hook=_revive, parse_constant=refuse)
+    try:
+        return json.loads(text, object_hook=_revive, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_text(path, text):
@@ -135,7 +141,7 @@ def claim_folder(path, record, what):
     path = Path(path)
     if not path.exists():
         return write_json(path, record)
-    found = read_json(path, record["kind"], record["schema"])["settings"]
+    found = read_json(path, record["kind"], record["schema"]).get("settings") or {}
     wanted = loads(dumps(record["settings"]))
     differ = next((name for name in wanted if found.get(name) != wanted[name]), None)
     if differ is not None:

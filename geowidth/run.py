@@ -12,14 +12,13 @@ Examples
   geowidth run --preset nano --out runs/longer --steps 1000 --seeds 0 1 2 3 4
 """
 
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from geowidth import records
 from geowidth.errors import UserError, choose
-from geowidth.progress import duration
+from geowidth.progress import duration, tell
 
 KIND, SCHEMA = "geowidth.run", 1
 
@@ -139,19 +138,19 @@ def run_chain(plan, folder, *, processes=None):
     early = [arm for arm in plan.arms if not ARMS[arm].needs_work]
     late = [arm for arm in plan.arms if ARMS[arm].needs_work]
     stages = 5 if late else 4
-    say(f"[1/{stages}] train {', '.join(early)}: {len(early) * len(plan.seeds)} models of {plan.steps} steps")
+    tell(f"[1/{stages}] train {', '.join(early)}: {len(early) * len(plan.seeds)} models of {plan.steps} steps")
     train_arms(plan, folder, early, processes)
-    say(f"[2/{stages}] measure {plan.reference}: nine signals of every FFN on {plan.tokens} held-out tokens")
+    tell(f"[2/{stages}] measure {plan.reference}: nine signals of every FFN on {plan.tokens} held-out tokens")
     measure_reference(plan, folder)
     if late:
-        say(f"[3/{stages}] allocate by {plan.statistic} x {plan.geometry}, then train {', '.join(late)}")
+        tell(f"[3/{stages}] allocate by {plan.statistic} x {plan.geometry}, then train {', '.join(late)}")
         train_arms(plan, folder, late, processes)
-    say(f"[{stages - 1}/{stages}] compare seed by seed")
+    tell(f"[{stages - 1}/{stages}] compare seed by seed")
     record = compare_folders([folder / arm_folder(arm, seed) for arm in plan.arms for seed in plan.seeds])
     records.write_json(folder / COMPARISON_FILE, record)
-    say(f"[{stages}/{stages}] report")
+    tell(f"[{stages}/{stages}] report")
     page = write_report(folder)
-    say(f"done in {duration(time.monotonic() - started)}")
+    tell(f"done in {duration(time.monotonic() - started)}")
     print(table(record))
     return page
 
@@ -220,8 +219,3 @@ def measure_reference(plan, folder):
     path = folder / "work.json"
     if not path.exists():
         measure(folder / plan.reference, corpus=plan.corpus, tokens=plan.tokens, out=path)
-
-
-def say(line):
-    """A line about progress, on standard error like the bars."""
-    print(line, file=sys.stderr, flush=True)

@@ -4,9 +4,12 @@ import re
 import subprocess
 import sys
 import tarfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = (
@@ -58,3 +61,20 @@ def test_no_file_names_a_path_of_one_machine():
         if b"\0" not in data and pattern.search(data.decode("utf-8", "replace")):
             guilty.append(name)
     assert not guilty
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_supported_python_may_install_the_tested_set(python):
+    """One pin per package and Python, and none that the pinned version itself says it is not for."""
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    pins = [Requirement(line) for line in lines if line]
+    pins = [pin for pin in pins if pin.marker is None or pin.marker.evaluate({"python_version": python})]
+    names = [pin.name.lower() for pin in pins]
+    assert len(set(names)) == len(names) and {"torch", "numpy", "scipy", "matplotlib", "transformers"} <= set(names)
+    for pin in pins:
+        try:
+            found = metadata.distribution(pin.name)
+        except metadata.PackageNotFoundError:
+            continue
+        if pin.specifier.contains(found.version.partition("+")[0]):  # the others are for another Python
+            assert SpecifierSet(found.metadata["Requires-Python"] or "").contains(f"{python}.9"), pin

@@ -1,11 +1,12 @@
 """Progress as a log file and as a terminal see it."""
 
 import io
+import os
 
 import pytest
 
 from geowidth import progress
-from geowidth.progress import Progress, duration
+from geowidth.progress import Progress, duration, tell
 
 
 @pytest.fixture
@@ -59,3 +60,15 @@ def test_a_terminal_gets_a_bar_with_the_time_left():
 )
 def test_durations(seconds, words):
     assert duration(seconds) == words
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_work():
+    """`geowidth run 2>&1 | head -1` trains to the end."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        os.close(reader)
+        tell("[1/5] train", stream)
+        bar = Progress(2, "train", every=0.0, stream=stream)
+        bar.step()
+        bar.step()
+    assert bar.done == 2

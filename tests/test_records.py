@@ -113,3 +113,17 @@ def test_a_folder_keeps_to_one_set_of_settings(tmp_path):
     other = {**record, "settings": {"seeds": (0, 1), "steps": 6}}
     with pytest.raises(UserError, match="holds a run with steps 5, not 6"):
         records.claim_folder(tmp_path / "run" / "settings.json", other, "a run")
+
+
+def test_text_that_is_no_record_is_a_value_error():
+    for text in ('{"$float": []}', '{"$float": {}}'):
+        assert records.loads(text) == json.loads(text)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        records.loads("[" * 100_000)
+
+
+def test_file_names_that_are_not_utf8_are_written_and_read_back(tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    records.write_json(tmp_path / "a.json", {"corpus": name})
+    assert (tmp_path / "a.json").read_bytes().decode("utf-8").count("\\udce9") == 1
+    assert records.read_json(tmp_path / "a.json") == {"corpus": name}

@@ -38,8 +38,7 @@ def measurement(session):
         for statistic in settings.statistics:
             pair = zip(*(found[name].work[geometry][statistic] for name in ("cpu", "gpu")), strict=True)
             error = max(abs(a - b) / max(abs(a), 1e-12) for a, b in pair)
-            # Float32 distances of two devices differ in their last bits; diagrams and descents follow.
-            session.judge("measure", "gpu", f"{statistic}, {geometry}", tokens, error, 1e-3)
+            session.judge("measure", "gpu", f"{statistic}, {geometry}", tokens, error, 1e-5)
     words = ", ".join(f"{name} {spent:.2f} s" for name, spent in seconds.items())
     session.note(f"measure, {layers} layers, n={tokens}, d={d}: {words}")
 

@@ -64,7 +64,7 @@ def solve(logs, visits, resident_rows):
 
     def run():
         step.f.zero_(), step.g.zero_()
-        run.visits = step(logs, 1.0, plan, 1e-30, visits)[1]
+        run.visits = step(logs, 1.0, plan, -1.0, visits)[1]  # no tolerance: exactly so many
 
     return run
 

@@ -25,6 +25,7 @@ _HOME = {
     "Shape": "schedules",
     "Problem": "problem",
 }
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name):

@@ -59,6 +59,8 @@ def allocate(
     if isinstance(control, str) and control not in schedule_names():
         raise UserError(f"control is {control!r}; allowed: {', '.join(CONTROLS)}")
     if control is not None:
+        if "of" in options:
+            raise UserError("both a control of the schedule and of=NAME came; give one of them")
         options, rule = {**options, "of": rule}, find_rule(control)
         if not rule.control:
             raise UserError(f"control is {control!r}, a schedule of its own; give it as the schedule")

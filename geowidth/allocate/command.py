@@ -102,24 +102,8 @@ def budget_line(schedule):
 
 def _request(arguments):
     """Keyword arguments of `allocate` from the command line."""
-    options = words.schedule_options("--option", arguments.option)
-    if arguments.geometry is not None:
-        options["geometry"] = arguments.geometry
-    if arguments.statistic is not None:
-        options["statistic"] = arguments.statistic
-    if arguments.mixture is not None:
-        options["mixture"] = words.named_numbers("--mixture", arguments.mixture)
-    if arguments.exponent is not None:
-        text = arguments.exponent
-        options["exponent"] = text if text in ("dimension", "fitted") else words.number_or_list("--exponent", text)
-    if arguments.sensitivity is not None:
-        text = arguments.sensitivity
-        options["sensitivity"] = text if text.endswith(".json") else words.number_or_list("--sensitivity", text)
-    if arguments.calibration is not None:
-        options["calibration"] = arguments.calibration
-    if arguments.no_smoothing:
-        options["smoothing"] = False
-    return {
+    options = _flagged(arguments)
+    own = {
         "layers": words.whole_number("--layers", arguments.layers),
         "base_width": words.whole_number("--base", arguments.base),
         "budget": _amount(arguments),
@@ -136,13 +120,39 @@ def _request(arguments):
         "cap": words.width_bound("--cap", arguments.cap),
         "control": arguments.control,
         "seed": words.whole_number("--seed", arguments.seed, minimum=0),
-        **options,
     }
+    given = words.schedule_options("--option", arguments.option)
+    for name in given:
+        if name in options:
+            raise UserError(f"--option {name} and --{_FLAGS.get(name, name)} say the same; give one of them")
+        if name in own or name == "schedule":
+            raise UserError(f"--option {name} is no option of a schedule; geowidth allocate --help lists its own flag")
+    return {**own, **options, **given}
+
+
+_FLAGS = {"smoothing": "no-smoothing"}
+
+
+def _flagged(arguments):
+    """Options of the schedule that have flags of their own, where given."""
+    names = ("geometry", "statistic", "mixture", "exponent", "sensitivity", "calibration")
+    found = {name: text for name in names if (text := getattr(arguments, name)) is not None}
+    if "mixture" in found:
+        found["mixture"] = words.named_numbers("--mixture", found["mixture"])
+        single = next((name for name in ("geometry", "statistic") if name in found), None)
+        if single:
+            raise UserError(f"--mixture and --{single} came; a mixture names its signals itself: leave --{single} out")
+    if found.get("exponent") not in (None, "dimension", "fitted"):
+        found["exponent"] = words.number_or_list("--exponent", found["exponent"], "dimension, fitted, ")
+    if "sensitivity" in found and not found["sensitivity"].endswith(".json"):
+        found["sensitivity"] = words.number_or_list("--sensitivity", found["sensitivity"], "a .json file, ")
+    return found | ({"smoothing": False} if arguments.no_smoothing else {})
 
 
 def _amount(arguments):
     """The budget: milliseconds may have a fraction, everything else is counted."""
-    if arguments.budget is not None and arguments.unit in (None, "milliseconds") and arguments.cost is not None:
+    timed = arguments.unit == "milliseconds" or (arguments.unit is None and arguments.cost is not None)
+    if arguments.budget is not None and timed:
         return words.number("--budget", arguments.budget)
     return words.whole_number("--budget", arguments.budget)
 

@@ -138,7 +138,8 @@ class Frame:
                 f"schedule {rule.name!r} gives {shape.tolist()}; "
                 f"{self.problem.layers} finite numbers above 0 are needed"
             )
-        return shape
+        # Only ratios count. Those of numbers near the ends of float64 would overflow; those under 2^-60 mean the floor.
+        return np.maximum(shape / shape.max(), 2.0**-60)
 
     def _rounded(self, objective, floor, cap, tied, near):
         bounded = (objective, self.cost, self.budget, floor, cap, self.step)
@@ -154,8 +155,12 @@ class Frame:
         source = self.answer(other, {k: v for k, v in options.items() if k not in own and k != "of"})
         settings = {**_defaults(rule), **own, "of": other.name, **source.settings}
         details = {"source_widths": source.rounding.widths}
-        if "heads" in source.details:
-            details["heads"] = _rearranged(rule, source.details["heads"], self.problem, own)
+        heads = source.details.get("heads")
+        moved_heads = None if heads is None else _rearranged(rule, heads, self.problem, own)
+        if moved_heads is not None:
+            details["heads"] = moved_heads
+        elif heads is not None:
+            details["notes"] = [f"the control {rule.name} rearranges no heads: attention is that of the uniform model"]
         moved = _rearranged(rule, source.rounding.widths, self.problem, own)
         real = np.asarray(rule.function(source.real, self.problem, **own), dtype=np.float64)
         floor, cap = source.floor, source.cap

@@ -16,20 +16,20 @@ def whole_number(flag, text, minimum=1):
     return int(text)
 
 
-def number(flag, text):
-    """`text` as a finite float."""
+def number(flag, text, others=""):
+    """`text` as a finite float. others: what else is allowed, for the message."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UserError(f"{flag} is {text!r}; allowed: finite numbers")
+        raise UserError(f"{flag} is {text!r}; allowed: {others}finite numbers")
     return value
 
 
-def number_or_list(flag, text):
+def number_or_list(flag, text, others=""):
     """A number, or a list of numbers from words separated by commas."""
-    values = [number(flag, word) for word in text.split(",")]
+    values = [number(flag, word, others) for word in text.split(",")]
     return values[0] if len(values) == 1 else values
 
 

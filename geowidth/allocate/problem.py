@@ -1,12 +1,11 @@
 """Problem: what a schedule rule is given to decide the widths of."""
 
-import numbers
 from dataclasses import dataclass
 
 import numpy as np
 
 from geowidth.allocate.surrogate import per_layer
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
 
 MOST_LAYERS = 100_000
 
@@ -40,10 +39,8 @@ def load_work(work):
 
 
 def whole_number(what, value, minimum=1):
-    """`value` as an int of at least `minimum`; anything else is refused."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value % 1 != 0 or value < minimum:
-        raise UserError(f"{what} is {value!r}; allowed: whole numbers, {minimum} or more")
-    return int(value)
+    """`value` as an int of at least `minimum`, whole floats such as 1e6 included; anything else is refused."""
+    return whole(what, int(value) if isinstance(value, float) and value.is_integer() else value, minimum)
 
 
 def count_layers(layers, work):

@@ -80,7 +80,7 @@ def _scale(shape, cost, room, low, high, step, tied):
     """The greatest multiple of the shape whose nearest multiples of the step fit, clipped to the bounds."""
     bounds = low * float(step), high * float(step)
     small, large = 0.0, float((bounds[1] / shape).max()) + step
-    for _ in range(100):
+    for _ in range(200):  # the bounds may be 2^112 apart
         middle = 0.5 * (small + large)
         fits = cost.total(_nearest(np.clip(middle * shape, *bounds), low, high, step)) <= room
         small, large = (middle, large) if fits else (small, middle)

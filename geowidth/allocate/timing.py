@@ -1,6 +1,7 @@
 """Measuring what an FFN of each width costs in time on a device: the staircase behind budgets in milliseconds."""
 
 import math
+import os
 import random
 import time
 
@@ -10,7 +11,7 @@ import torch
 from geowidth import records
 from geowidth.allocate.cost import TableCost
 from geowidth.devices import device_named
-from geowidth.errors import choose
+from geowidth.errors import UserError, choose
 from geowidth.progress import Progress
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -30,6 +31,7 @@ def measure_cost(
     choose("pass", kind, PASSES)
     choose("dtype", dtype, list(DTYPES))
     target = device_named(device)
+    _check_memory(max(widths), model_dimension, tokens, projections, DTYPES[dtype].itemsize, target)
     weights = _weights(max(widths), model_dimension, tokens, projections, target, DTYPES[dtype])
     passes = {width: _one_pass(width, weights, kind) for width in widths}
     repeats = {width: _repeats(run, target) for width, run in passes.items()}
@@ -66,6 +68,20 @@ def never_falling(values):
             before = blocks[-1]
             blocks[-1] = [(before[0] * before[1] + mean * count) / (before[1] + count), before[1] + count]
     return np.repeat([b[0] for b in blocks], [b[1] for b in blocks])
+
+
+def _check_memory(width, dimension, tokens, projections, size, device):
+    """Refuse what does not fit into the device's memory: weights, states, hidden layers and gradients of all."""
+    needed = 2 * size * (projections * width * dimension + tokens * (dimension + projections * width))
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise UserError(
+            f"an FFN of width {width} at model dimension {dimension} on {tokens} tokens takes {needed / 1e9:.3g} GB; "
+            f"this device has {there / 1e9:.3g} GB: take narrower widths or fewer tokens"
+        )
 
 
 def _weights(width, dimension, tokens, projections, device, dtype):

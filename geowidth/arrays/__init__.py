@@ -34,8 +34,13 @@ def check_array_output(path):
 def save_array(path, array):
     """Write a .npy aside, then rename it into place."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(aside, "wb") as file:
-        np.save(file, array, allow_pickle=False)
-    os.replace(aside, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(aside, "wb") as file:
+            np.save(file, array, allow_pickle=False)
+        os.replace(aside, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
+    finally:
+        aside.unlink(missing_ok=True)

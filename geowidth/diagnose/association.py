@@ -17,11 +17,12 @@ def partial_spearman(x, y, control):
     Ranks of x and y are replaced by their residuals from a line in the ranks of the control. p is two-sided, from all
     orders of y's residuals for up to 8 points and from 9,999 seeded ones beyond (Freedman and Lane 1983). (None, None)
     where a residual has no spread: a constant signal, or one that is a function of depth alone, or fewer than four
-    points.
+    points; and where a value is not a number. Infinite values rank last.
     """
-    ranks = [rankdata(np.asarray(v, dtype=np.float64)) for v in (x, y, control)]
-    if len(ranks[0]) < 4:
+    values = [np.asarray(v, dtype=np.float64) for v in (x, y, control)]
+    if len(values[0]) < 4 or any(np.isnan(v).any() for v in values):
         return None, None
+    ranks = [rankdata(v) for v in values]
     line = np.stack([np.ones(len(ranks[0])), ranks[2]], axis=1)
     left, right = (r - line @ np.linalg.lstsq(line, r, rcond=None)[0] for r in ranks[:2])
     if min(np.abs(left).max(), np.abs(right).max()) < 1e-9:

@@ -13,7 +13,7 @@ import numpy as np
 from geowidth import records
 from geowidth.diagnose.association import partial_spearman
 from geowidth.diagnose.calibration_plan import CalibrationPlan
-from geowidth.diagnose.curves import fit_curves
+from geowidth.diagnose.curves import bounded, fit_curves
 from geowidth.diagnose.sweep import Sweep, basis
 from geowidth.errors import UserError
 
@@ -52,6 +52,12 @@ class Calibration:
     def undetermined(self):
         """Layers whose own exponent these data do not bound."""
         return [index for index, layer in enumerate(self.layers) if not layer.get("determined")]
+
+    @property
+    def shared_determined(self):
+        """Whether these data bound the exponent that all layers share."""
+        interval = self.shared.get("exponent_interval")
+        return bool(interval) and bounded(*interval)
 
     @property
     def difficulty(self):
@@ -225,8 +231,10 @@ def sentence(fit, signals):
     """What may and may not be concluded, in plain words."""
     low, high = fit.shared_interval
     explained = 1 - fit.forms["power"]["squares"] / fit.forms["no effect"]["squares"]
+    open_end = "" if bounded(low, high) else "; these data do not bound it, the search ends there"
     words = [
-        f"With one exponent for all layers a = {fit.shared_exponent:.2f} (95 % interval {low:.2f} to {high:.2f}).",
+        f"With one exponent for all layers a = {fit.shared_exponent:.2f} (95 % interval {low:.2f} to {high:.2f}"
+        f"{open_end}).",
         f"Curves w^(-a) explain {100 * explained:.0f} % of what the width of a layer does to the loss;",
     ]
     if fit.lack_of_fit is None:

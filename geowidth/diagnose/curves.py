@@ -20,6 +20,11 @@ LEAST_EXPONENT, GREATEST_EXPONENT = 1e-2, 4.0
 GRID = np.geomspace(LEAST_EXPONENT, GREATEST_EXPONENT, 241)
 
 
+def bounded(low, high):
+    """Whether an interval of exponents ends within the range that was searched."""
+    return low > LEAST_EXPONENT * 1.001 and high < GREATEST_EXPONENT * 0.999
+
+
 @dataclass(frozen=True)
 class LayerFit:
     """One layer's curve: difficulty e and exponent a with profile intervals, explained share of its variance.
@@ -37,8 +42,7 @@ class LayerFit:
     @property
     def determined(self):
         """Whether the data bound the exponent on both sides within the range that was searched."""
-        low, high = self.exponent_interval
-        return low > LEAST_EXPONENT * 1.001 and high < GREATEST_EXPONENT * 0.999
+        return bounded(*self.exponent_interval)
 
     @property
     def slope(self):

@@ -98,7 +98,7 @@ def _run(model, family, sequences, rows, positions, batch):
     """{"before", "after"}: (layers, tokens, dimension) on the CPU, the drawn tokens of every layer."""
     distinct = rows.unique().tolist()
     device = next(model.parameters()).device
-    parts = {"before": [], "after": []}
+    kept, done = {}, 0
     with _Watch(model, family) as watch, Progress(len(distinct), "capture", unit="window") as progress:
         for begin in range(0, len(distinct), batch):
             names = distinct[begin : begin + batch]
@@ -110,13 +110,16 @@ def _run(model, family, sequences, rows, positions, batch):
             with torch.no_grad():
                 _forward(model, ids.to(device), mask.to(device))
             for name, part in watch.take().items():
-                parts[name].append(part)
+                if name not in kept:  # whole at once: parts joined at the end would take twice the memory
+                    kept[name] = part.new_empty(part.shape[0], len(rows), part.shape[2])
+                kept[name][:, done : done + part.shape[1]] = part
+            done += len(inside)
             progress.step(len(names))
-    if not parts["before"]:
+    if not kept:
         dimension = getattr(model.config, "hidden_size", None) or getattr(model.config, "dimension", 0)
         empty = torch.empty(len(family.blocks(model)), 0, dimension, dtype=next(model.parameters()).dtype)
         return {"before": empty, "after": empty.clone()}
-    return {name: torch.cat(part, dim=1) for name, part in parts.items()}
+    return kept
 
 
 def _pad_id(model):

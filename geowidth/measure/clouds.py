@@ -1,14 +1,12 @@
 """Token clouds: the states before and after every FFN, for the same tokens in every layer."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from geowidth import records
 from geowidth.errors import UserError
+from geowidth.models.storage import read_tensors, write_tensors
 
 KIND, SCHEMA = "geowidth.clouds", 1
 
@@ -43,29 +41,37 @@ class Clouds:
 
     def write(self, path):
         """Write everything into one safetensors file, atomically."""
-        path = Path(path)
-        records.check_writable(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.tmp")
-        tensors = {name: getattr(self, name).contiguous() for name in ("before", "after")}
         # Cloned, since callers may give one tensor as both and safetensors refuses shared memory.
-        tensors |= {name: getattr(self, name).clone() for name in ("token_ids", "positions")}
+        names = ("before", "after", "token_ids", "positions")
+        tensors = {name: getattr(self, name).contiguous().clone() for name in names}
         facts = {"kind": KIND, "schema": SCHEMA, "widths": self.widths, "projections": self.projections}
-        save_file(tensors, aside, metadata={"geowidth": records.dumps({**facts, "settings": self.settings})})
-        aside.replace(path)
+        write_tensors(path, tensors, {"geowidth": records.dumps({**facts, "settings": self.settings})})
 
     @classmethod
     def read(cls, path):
         """Read a file that `write` made; anything else is refused with what it is."""
+        tensors, metadata = read_tensors(path)
         try:
-            with safe_open(str(path), framework="pt") as file:
-                text = (file.metadata() or {}).get("geowidth")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"cannot read clouds from {path}: {error}") from error
-        facts = records.loads(text) if text else {}
-        if facts.get("kind") != KIND or not {"before", "after", "token_ids", "positions"} <= set(tensors):
-            raise UserError(f"{path} holds no GeoWidth clouds; make some with geowidth measure --save-clouds FILE")
-        return cls(
-            **tensors, widths=tuple(facts["widths"]), projections=facts["projections"], settings=facts["settings"]
-        )
+            facts = records.loads(metadata.get("geowidth", "{}"))
+            if facts["kind"] != KIND or facts["schema"] > SCHEMA:
+                raise KeyError("kind")
+            found = cls(
+                **tensors, widths=tuple(facts["widths"]), projections=facts["projections"], settings=facts["settings"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path} holds no GeoWidth clouds; make some with geowidth measure --save-clouds FILE"
+            ) from error
+        found._check(path)
+        return found
+
+    def _check(self, path):
+        """Refuse tensors that are no clouds: shapes that do not fit each other, states that are no numbers."""
+        shape = tuple(self.before.shape)
+        good = len(shape) == 3 and tuple(self.after.shape) == shape and len(self.widths) == shape[0]
+        if not good or any(tuple(t.shape) != shape[1:2] for t in (self.token_ids, self.positions)):
+            raise UserError(f"{path} holds clouds whose parts do not fit each other; capture them again")
+        for name in ("before", "after"):
+            states = getattr(self, name)
+            if not states.is_floating_point() or not bool(torch.isfinite(states).all()):
+                raise UserError(f"{path}: the states {name} the FFN are no finite numbers; capture them again")

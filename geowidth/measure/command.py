@@ -108,4 +108,16 @@ def table(profile):
     for layer in range(profile.layers):
         cells = " ".join(f"{profile.work[g][s][layer]:10.4g}" for g, s in columns)
         lines.append(f"{layer:5d} {cells}  {dimension[layer]:9.2f}")
-    return "\n".join(lines)
+    return "\n".join(lines + outliers(profile))
+
+
+def outliers(profile):
+    """Raw signals without the tokens of over 5 times the median norm, for the layers that have some."""
+    lines = []
+    for layer, details in enumerate(profile.details):
+        found = details.get("large_norm_tokens", {}).values()
+        tokens = len({token for side in found for token in side})
+        if tokens and profile.raw_without_large_norms:
+            cells = ", ".join(f"{name} {v[layer]:.4g}" for name, v in profile.raw_without_large_norms.items())
+            lines.append(f"layer {layer}, raw without {tokens} token{'s' * (tokens > 1)} of very large norm: {cells}")
+    return lines

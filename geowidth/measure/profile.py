@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 
 from geowidth import records
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, whole
 
 KIND, SCHEMA = "geowidth.work", 1
 
@@ -74,9 +74,15 @@ def _check_lists(value):
         lists |= {f"{geometry} {statistic}": signal for statistic, signal in statistics.items()}
     lists |= {f"dimension {name}": numbers for name, numbers in value["dimension"].items()}
     layers = len(value["widths"])
+    if not layers:
+        raise UserError("it holds no layer")
+    for name, least in (("model_dimension", 1), ("projections", 2)):
+        whole(name, value[name], least)
     for name, numbers in lists.items():
         if len(numbers) != layers:
             raise UserError(f"{name} has {len(numbers)} layers, widths has {layers}")
         wrong = next((n for n in numbers if isinstance(n, bool) or not isinstance(n, (int, float))), None)
         if wrong is not None:
             raise UserError(f"{name} holds {wrong!r}, which is no number")
+    for width in value["widths"]:
+        whole("a width", width, 0)

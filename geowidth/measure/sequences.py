@@ -76,6 +76,8 @@ def draw_tokens(sequences, tokens, seed, skip=1, tail=0, windows=None, causal=Tr
     if tokens is None:
         return _pairs([(allowed[i], skip + p) for i in range(len(allowed)) for p in range(int(free[i]))])
     chosen, seen = [], set()
+    if tokens > total:  # known before the contexts are told apart, which takes long in much text
+        _refuse(tokens, f"at most {total}", len(allowed), skip, tail)
     for index in torch.randperm(total, generator=generator).tolist():
         if len(chosen) == tokens:
             break
@@ -87,11 +89,15 @@ def draw_tokens(sequences, tokens, seed, skip=1, tail=0, windows=None, causal=Tr
             seen.add(context)
             chosen.append((row, position))
     if len(chosen) < tokens:
-        raise UserError(
-            f"{tokens} tokens asked for, but the text has only {len(chosen)} distinct contexts ({len(allowed)} "
-            f"sequences, first {skip} and last {tail} positions left out); ask for fewer or give more text"
-        )
+        _refuse(tokens, f"only {len(chosen)}", len(allowed), skip, tail)
     return _pairs(sorted(chosen))
+
+
+def _refuse(tokens, found, sequences, skip, tail):
+    raise UserError(
+        f"{tokens} tokens asked for, but the text has {found} distinct contexts ({sequences} sequences, first {skip} "
+        f"and last {tail} positions left out); ask for fewer or give more text"
+    )
 
 
 def _pairs(pairs):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from geowidth.errors import UserError
+from geowidth.errors import whole
 from geowidth.ops.activation import activation_function, is_gated_name
 from geowidth.ops.ffn import ffn
 
@@ -46,9 +46,7 @@ class FeedForward(nn.Module):
         dtype=None,
     ):
         super().__init__()
-        for name, value, least in (("dimension", dimension, 1), ("width", width, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise UserError(f"{name} is {value!r}; allowed: whole numbers from {least} up")
+        dimension, width = whole("dimension", dimension, 1), whole("width", width, 0)
         gated = is_gated_name(activation) if gated is None else bool(gated)
         activation_function(activation, gated)
         self.activation = activation

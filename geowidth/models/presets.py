@@ -3,8 +3,8 @@
 import math
 from dataclasses import asdict, dataclass, fields, replace
 
-from geowidth.errors import UserError, choose
-from geowidth.models.transformer import ModelConfig, whole
+from geowidth.errors import UserError, choose, whole
+from geowidth.models.transformer import ModelConfig
 
 MOST_THREADS = 1024  # torch ends the process, without a word, when it cannot start as many as it was told to
 

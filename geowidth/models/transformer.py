@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
 from geowidth.models.ffn import FeedForward
 
 
@@ -104,13 +104,6 @@ class ModelConfig:
 
 # Fields of models from elsewhere, with the values they have in ours; left out of files where they have those.
 FOREIGN = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": None}
-
-
-def whole(name, value, least):
-    """`value` as an int of at least `least`; anything else raises a UserError that names it."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise UserError(f"{name} is {value!r}; allowed: whole numbers from {least} up")
-    return int(value)
 
 
 class RMSNorm(nn.Module):

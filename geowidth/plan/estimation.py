@@ -1,13 +1,15 @@
 """Parameters, FLOPs, memory, files and time of a task: exact where they can be counted, probed where they must be."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from geowidth.errors import choose
 from geowidth.plan.probe import run_probe
 
 TASKS = ("train", "measure", "calibrate", "run")
-_START_SECONDS = 4.0  # imports and reading the corpus, once a process
+_START_SECONDS = 4.0  # imports and reading the corpus
+# Processes that start one after another: the command itself, and its rounds of workers.
+_STARTS = {"train": 1, "measure": 1, "calibrate": 2, "run": 3}
 _PROBE_SIZES = (64, 128, 256, 512)
 
 
@@ -57,16 +59,29 @@ def estimate(task, preset, *, widths=None, models=None, steps=None, tokens=None,
         sum(part["flops"] for part in parts),
         max(part["memory"] for part in parts),
         sum(part["disk"] for part in parts),
-        sum(part["seconds"] for part in parts),
+        _START_SECONDS * _STARTS[task] + sum(part["seconds"] for part in parts),
         [name for part in parts for name in part["files"]],
         {name: value for part in parts for name, value in part["facts"].items()},
     )
 
 
+def estimate_model(sizes, *, tokens, processes=1, probe=None):
+    """The Estimate of measuring a model that a ModelSizes (geowidth.plan.models) describes."""
+    probe = run_probe if probe is None else probe
+    config = sizes.config
+    part = _measurement(config, tokens, processes, probe, sizes.windows(tokens), whole=False)
+    ffn = sizes.projections * config.dimension * sum(config.widths)
+    memory = part["memory"] + 4 * sizes.parameters
+    kept = (part["flops"], memory, part["disk"], part["seconds"] + _START_SECONDS, part["files"], part["facts"])
+    return Estimate("measure", sizes.parameters, ffn, 0, *kept)
+
+
 def parameter_count(config):
-    """Distinct parameters of a TaperedTransformer: tied embedding, attention, norms, FFN matrices [width, d]."""
+    """Distinct parameters of a TaperedTransformer: embedding, output matrix unless tied, attention, norms, FFNs."""
     d = config.dimension
-    return config.vocabulary * d + config.layers * (4 * d * d + 2 * d) + d + 3 * d * sum(config.widths)
+    attention = 2 * d * (config.heads + config.shared_heads) * config.head_dimension
+    outer = config.vocabulary * d * (1 if config.tied else 2) + d
+    return outer + config.layers * (attention + 2 * d) + 3 * d * sum(config.widths)
 
 
 def _training(preset, models, settings, processes, probe):
@@ -86,7 +101,7 @@ def _training(preset, models, settings, processes, probe):
     largest = max(parameter_count(config) for config in configs)
     return {
         "flops": sum(flops),
-        "seconds": _START_SECONDS + max(work / side_by_side, one),
+        "seconds": max(work / side_by_side, one),
         "memory": side_by_side * found["peak_bytes"],
         # Kept: the weights; while a model trains also its state (weights and two moments).
         "disk": sum(4 * parameter_count(config) for config in configs) + side_by_side * 12 * largest,
@@ -101,22 +116,29 @@ def _training(preset, models, settings, processes, probe):
     }
 
 
-def _measurement(config, tokens, processes, probe):
+def _measurement(config, tokens, processes, probe, passes=None, whole=True):
+    """What measuring takes. passes: forward passes over a context (default: one a token, each with its own context).
+
+    whole: probe the whole model; else one block of it and a small vocabulary, which stands for all of a large model.
+    """
+    passes = tokens if passes is None else passes
     sizes = sorted({min(size, max(4, tokens)) for size in _PROBE_SIZES})
-    found = probe({"probe": "measurement", "model": config.to_json(), "sizes": sizes})
+    widest = (max(config.widths),)
+    probed = config if whole else replace(config, layers=1, widths=widest, vocabulary=256, tied=True)
+    found = probe({"probe": "measurement", "model": probed.to_json(), "sizes": sizes})
+    window = found["window"] * (1 if whole else config.layers)
     layer = extrapolate(sizes, found["seconds"], tokens)
-    weights = config.layers * 4 * config.dimension**2 + 3 * config.dimension * sum(config.widths)
+    weights = parameter_count(config) - config.vocabulary * config.dimension
     clouds = 2 * config.layers * tokens * config.dimension * 4
     return {
         # Forward passes of the model over the contexts, and three Gram matrices a layer.
-        "flops": 2 * weights * tokens * config.context + config.layers * 3 * 2 * tokens**2 * config.dimension,
-        # Tokens come from distinct contexts, so there are about as many forward passes as tokens.
-        "seconds": _START_SECONDS + tokens * found["window"] + config.layers * layer / min(processes, config.layers),
+        "flops": 2 * weights * passes * config.context + config.layers * 3 * 2 * tokens**2 * config.dimension,
+        "seconds": passes * window + config.layers * layer / min(processes, config.layers),
         # Float64 distances of both clouds in three geometries and four matrices of Gromov-Wasserstein, side by side.
         "memory": found["peak_bytes"] + clouds + processes * (2 * 3 + 4) * 8 * tokens**2,
         "disk": 1024 * 4 * config.layers,
         "files": ["work.json"],
-        "facts": {"measured_tokens": tokens, "seconds_per_measured_layer": layer},
+        "facts": {"measured_tokens": tokens, "seconds_per_measured_layer": layer, "state_bytes": clouds},
     }
 
 

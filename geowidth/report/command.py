@@ -5,7 +5,7 @@ Reads, from the folder that geowidth run wrote, whatever exists of
 Writes into the same folder
   report.html      one self-contained page (no network): profiles, widths, losses, paired table
   report.json      facts, verdicts, what is missing
-  work.csv         layer, geometry, statistic, unit, value
+  work.csv         layer, geometry, statistic, unit, value; *_no_large_norms without tokens of very large norm
   widths.csv       arm, layer, width, base_width, floor, cap, at
   losses.csv       arm, seed, step, split, loss, tokens, seconds
   comparison.csv   the paired table, one line per arm

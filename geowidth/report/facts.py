@@ -116,7 +116,10 @@ def method_facts(work):
     notes.append(_gromov_facts(layers))
     for count, words in (
         (_merged, "Equal states were merged for the intrinsic dimension in layer{} {}: at most {}."),
-        (_large, "Some tokens have over five times the median norm in layer{} {}: at most {}."),
+        (
+            _large,
+            "Some tokens have over five times the median norm in layer{} {}: at most {}. Dashed lines leave them out.",
+        ),
     ):
         found, most = _layers_where(layers, count)
         if found:
@@ -127,7 +130,8 @@ def method_facts(work):
             f"Upright bars: 5 to 95 % quantiles over {whole(bands.get('subsamples'))} subsamples of "
             f"{whole(bands.get('subsample'))} tokens; some statistics change with the number of tokens."
         )
-    k = lookup(settings, "neighbours", "k")
-    if is_finite(k):
-        notes.append(f"The MLE estimators of dimension use {whole(k)} neighbours.")
+    used = sorted({k for layer in layers if is_finite(k := lookup(layer.get("dimension"), "k"))})
+    if used:
+        span = " to ".join(whole(k) for k in dict.fromkeys((used[0], used[-1])))
+        notes.append(f"The MLE estimators of dimension use {span} neighbours.")
     return [note for note in notes if note]

@@ -106,6 +106,8 @@ class RunFolder:
         if "geometry" not in self.schedules:
             return None
         settings = self.schedules["geometry"].get("settings")
+        if lookup(settings, "mixture") is not None:  # several signals set them
+            return None
         pair = lookup(settings, "statistic"), lookup(settings, "geometry")
         return pair if all(isinstance(word, str) for word in pair) else None
 

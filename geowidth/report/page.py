@@ -100,9 +100,9 @@ def work_section(run):
     if run.work is None or not profiles.layer_count(run.work):
         return section("work", "Where the model works", lead, absent("No work profile has been measured.", run))
     driver, panels, notes = run.driver(), [], []
-    for statistic in profiles.STATISTICS:
+    for statistic in profiles.statistics_of(run.work):
         for geometry in profiles.GEOMETRIES:
-            name = f"{profiles.STATISTIC_NAMES[statistic]}, {geometry}"
+            name = f"{profiles.statistic_name(statistic)}, {geometry}"
             drawing = profiles.work_panel(run.work, statistic, geometry, keyed=driver == (statistic, geometry))
             odd = profiles.odd_notes(statistic, profiles.signal(run.work, statistic, geometry))
             notes += [f"{name}: {note}" for note in odd]
@@ -118,13 +118,16 @@ def work_section(run):
 
 
 def work_numbers(work):
-    """Every number of the nine panels and the dimensions, folded away."""
-    pairs = [(s, g) for s in profiles.STATISTICS for g in profiles.GEOMETRIES]
-    named = [n for n in profiles.ESTIMATORS if (work.get("dimension") or {}).get(n)]
-    columns = [profiles.signal(work, *pair) for pair in pairs] + [work["dimension"][n] for n in named]
-    head = ["layer", *(f"{s} {g}" for s, g in pairs), *(profiles.ESTIMATORS[n] for n in named)]
+    """Every number of the panels and the dimensions, folded away."""
+    statistics = profiles.statistics_of(work)
+    columns = {f"{s} {g}": profiles.signal(work, s, g) for s in statistics for g in profiles.GEOMETRIES}
+    rest = {f"{s} raw, no large norms": profiles.without_large_norms(work, s) for s in statistics}
+    columns |= {name: values for name, values in rest.items() if values}
+    found = work.get("dimension") or {}
+    columns |= {words: found[name] for name, words in profiles.ESTIMATORS.items() if found.get(name)}
+    head = ["layer", *columns]
     rows = [
-        [layer, *(profiles.significant(c[layer]) if layer < len(c) else DASH for c in columns)]
+        [layer, *(profiles.significant(c[layer]) if layer < len(c) else DASH for c in columns.values())]
         for layer in range(profiles.layer_count(work))
     ]
     return tag(

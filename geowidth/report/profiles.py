@@ -10,7 +10,12 @@ from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, sign
 
 GEOMETRIES = ("raw", "spherical", "hyperbolic")
 STATISTICS = ("shift", "gw", "topology")
-STATISTIC_NAMES = {"shift": "Shift", "gw": "Gromov\u2013Wasserstein", "topology": "Topology"}
+STATISTIC_NAMES = {
+    "shift": "Shift",
+    "gw": "Gromov\u2013Wasserstein",
+    "topology": "Topology",
+    "gw_entropic": "Entropic GW",
+}
 UNITS = {"raw": "length", "spherical": "radians", "hyperbolic": "length, curvature \u22121"}
 UNIT_WORDS = {"raw": "", "spherical": " rad", "hyperbolic": ""}
 ESTIMATORS = {
@@ -27,6 +32,25 @@ def signal(work, statistic, geometry):
     return [float(v) if is_number(v) else math.nan for v in values.get(statistic) or []]
 
 
+def statistic_name(statistic):
+    """What a statistic is called in a heading; its own name where the report does not know it."""
+    return STATISTIC_NAMES.get(statistic, statistic)
+
+
+def statistics_of(work):
+    """The three statistics of the nine signals, then whatever else a work record holds."""
+    found = [name for signals in (work.get("work") or {}).values() for name in signals]
+    return list(dict.fromkeys([*STATISTICS, *found]))
+
+
+def without_large_norms(work, statistic):
+    """A raw signal without the tokens of very large norm, [] where the record has none or no layer differs."""
+    values = (work.get("raw_without_large_norms") or {}).get(statistic) or []
+    values = [float(v) if is_number(v) else math.nan for v in values]
+    same = [*map(repr, values)] == [*map(repr, signal(work, statistic, "raw"))]  # nan is not equal to itself
+    return [] if same else values
+
+
 def quantile_bands(work, statistic, geometry):
     """(low, high) of a signal's subsampling band in every layer, None where none was taken; [] without any."""
     details = work.get("details")
@@ -40,7 +64,7 @@ def quantile_bands(work, statistic, geometry):
 
 def layer_count(work):
     """Layers of a work record: the longest list in it."""
-    lists = [signal(work, s, g) for g in GEOMETRIES for s in STATISTICS]
+    lists = [signal(work, s, g) for g in GEOMETRIES for s in statistics_of(work)]
     return max([len(work.get("widths") or []), *map(len, lists)])
 
 
@@ -119,15 +143,19 @@ def _trace(frame, x, y, values):
 
 
 def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False):
-    """The inside of one panel: name, unit, peak, axes, the signal with odd values marked, columns for the pointer."""
+    """The inside of one panel: name, unit, peak, axes, the signal with odd values marked, columns for the pointer.
+
+    A dashed line leaves out the tokens of very large norm, where there are any in a raw signal.
+    """
     values = signal(work, statistic, geometry)
+    rest = without_large_norms(work, statistic) if geometry == "raw" else []
     frame = Frame(width, height, top=42.0)
     ranges = quantile_bands(work, statistic, geometry)
-    shown = [*values, *(v for pair in ranges if pair for v in pair)]
+    shown = [*values, *rest, *(v for pair in ranges if pair for v in pair)]
     y, ticks, words = charts.value_scale(shown, frame.y_end, frame.top + (14 if any(map(math.isinf, values)) else 4))
     name = element(
         "text",
-        element("tspan", escape(STATISTIC_NAMES[statistic]), class_="name")
+        element("tspan", escape(statistic_name(statistic)), class_="name")
         + element("tspan", escape(geometry), dx="6"),
         x=0.0, y=15.0,
     )  # fmt: skip
@@ -139,12 +167,18 @@ def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False
     head += label(width, 30.0, peak_words(values), "soft", "end")
     if keyed:
         head += label(width, 15.0, "sets the widths", "key", "end")
+    elif rest:
+        head += label(width, 15.0, "dashed: no outliers", "soft", "end")
     x = frame.layers(len(values))
     if not ticks:
         body = label((frame.left + frame.x_end) / 2, (frame.top + frame.y_end) / 2, "no finite value", "soft", "middle")
     else:
-        body = charts.grid(frame, y, ticks, words) + _whiskers(x, y, ranges) + _trace(frame, x, y, values)
+        body = charts.grid(frame, y, ticks, words) + _whiskers(x, y, ranges)
+        points = [None if (h := _height(y, v)) is None else (x(i), h) for i, v in enumerate(rest)]
+        body += curve(points, "line thin dash2") + _trace(frame, x, y, values)
     tips = [f"layer {i}: {significant(v)}{UNIT_WORDS[geometry]}" for i, v in enumerate(values)]
+    if rest:
+        tips = [f"{tip} ({significant(v)} without outliers)" for tip, v in zip(tips, rest, strict=True)]
     return head + body + _odd_marks(frame, x, values) + charts.layer_axis(frame, len(values)) + bands(frame, tips)
 
 
@@ -152,12 +186,14 @@ def work_words(work, statistic, geometry):
     """The panel in words, for screen readers and as its description."""
     values = signal(work, statistic, geometry)
     if not values:
-        return f"{STATISTIC_NAMES[statistic]} in {geometry} geometry was not measured."
+        return f"{statistic_name(statistic)} in {geometry} geometry was not measured."
     found = peak(values)
     words = f"{len(values)} layers, unit {UNITS[geometry]}. "
     if found:
         low = min(v for v in values if math.isfinite(v))
         words += f"Largest {significant(values[found[0]])} in layer {found[0]}, smallest {significant(low)}."
+    if geometry == "raw" and without_large_norms(work, statistic):
+        words += " A dashed line leaves out the tokens of over five times the median norm."
     return words + "".join(f" {note}" for note in odd_notes(statistic, values))
 
 
@@ -217,7 +253,9 @@ def _end_names(frame, x, y, series, main):
 
 
 def profile_svg(work, *, key=None, title="Geometric work of each FFN layer"):
-    """The nine profiles of a work record as one stand-alone SVG document (text), light or dark as its reader prefers.
+    """The profiles of a work record as one stand-alone SVG document (text), light or dark as its reader prefers.
+
+    A row per statistic that was measured.
 
     `work`: a WorkProfile, the content of a work.json as a dict, or the path of one. `key`: the (statistic, geometry)
     pair to mark as the one that sets the widths, if any. Raises UserError when the record holds no work.
@@ -227,19 +265,20 @@ def profile_svg(work, *, key=None, title="Geometric work of each FFN layer"):
     if not layers:
         raise UserError("this work record holds no layer; measure a model first: geowidth measure")
     wide, high, gap, margin, top = 300.0, 158.0, 30.0, 20.0, 58.0
-    width, height = 2 * margin + 3 * wide + 2 * gap, top + 3 * (high + 16) + margin - 8
+    measured = [s for s in statistics_of(work) if any(signal(work, s, g) for g in GEOMETRIES)]
+    width, height = 2 * margin + 3 * wide + 2 * gap, top + len(measured) * (high + 16) + margin - 8
     subtitle = f"{layers} layer{'s' * (layers != 1)}; rows: statistic, columns: geometry"
     parts = [
         element("rect", width=width, height=height, class_="paper"),
         label(margin, 30.0, title, "head"),
         label(width - margin, 30.0, subtitle, "soft", "end"),
     ]
-    for row, statistic in enumerate(STATISTICS):
+    for row, statistic in enumerate(measured):
         for column, geometry in enumerate(GEOMETRIES):
             x, y = margin + column * (wide + gap), top + row * (high + 16)
             panel = work_panel(work, statistic, geometry, wide, high, keyed=key == (statistic, geometry))
             parts.append(element("g", panel, transform=f"translate({charts.pixel(x)} {charts.pixel(y)})"))
-    words = " ".join(f"{s}, {g}: {work_words(work, s, g)}" for s in STATISTICS for g in GEOMETRIES)
+    words = " ".join(f"{s}, {g}: {work_words(work, s, g)}" for s in measured for g in GEOMETRIES)
     drawing = charts.svg(
         element("style", escape(style.chart_css())) + "".join(parts), width, height, title, words, "work"
     )

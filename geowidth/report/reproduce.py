@@ -6,7 +6,7 @@ from geowidth import records
 from geowidth.report.charts import element, escape
 from geowidth.report.facts import fact
 from geowidth.report.folder import lookup
-from geowidth.report.numbers import is_finite, significant
+from geowidth.report.numbers import compact, is_finite
 
 FILES = {
     "report.json": "the facts, verdicts and missing pieces of this page",
@@ -48,7 +48,7 @@ def limits(run, rows):
     seeds = max((len(row.losses) for row in rows), default=0)
     notes = []
     if sizes:
-        notes.append(f"Models of {significant(max(sizes) / 1e6, 3)} M parameters: larger ones may behave otherwise.")
+        notes.append(f"Models of {compact(max(sizes))} parameters: larger ones may behave otherwise.")
     if seeds:
         least = f"{2.0 ** (1 - seeds):.3g}"
         notes.append(

@@ -7,7 +7,7 @@ import csv
 import io
 import math
 
-from geowidth.report.profiles import ESTIMATORS, GEOMETRIES, STATISTICS, signal
+from geowidth.report.profiles import ESTIMATORS, GEOMETRIES, signal, statistics_of, without_large_norms
 from geowidth.report.widths import arm_widths, at_bounds, bound
 
 
@@ -36,15 +36,21 @@ def _csv(columns, rows):
 
 
 def work_csv(run):
-    """layer, geometry, statistic, unit, value. Dimensions have no geometry and the statistic dimension_ESTIMATOR."""
+    """layer, geometry, statistic, unit, value. Dimensions have no geometry and the statistic dimension_ESTIMATOR.
+
+    Where some layer has tokens of very large norm, raw signals stand there without them too: STATISTIC_no_large_norms.
+    """
     units = {"raw": "length", "spherical": "radians", "hyperbolic": "length"}
     work = run.work or {}
     rows = [
         (layer, geometry, statistic, units[geometry], value)
         for geometry in GEOMETRIES
-        for statistic in STATISTICS
+        for statistic in statistics_of(work)
         for layer, value in enumerate(signal(work, statistic, geometry))
     ]
+    for name in statistics_of(work):
+        rest = enumerate(without_large_norms(work, name))
+        rows += [(layer, "raw", f"{name}_no_large_norms", units["raw"], value) for layer, value in rest]
     for name in ESTIMATORS:
         values = (work.get("dimension") or {}).get(name) or []
         rows += [(i, "", f"dimension_{name}", "dimensions", v) for i, v in enumerate(values)]

@@ -182,7 +182,8 @@ def headline(rows, baseline):
 def remainder(comparison, rows):
     """What the comparison's sentence says beyond the sentences of its arms and the headline."""
     sentence = str((comparison or {}).get("sentence") or "")
-    for said in (*(row.sentence for row in rows), "No arm can be told from the baseline at this size."):
+    alone = headline([row for row in rows if row.is_baseline], (comparison or {}).get("baseline") or "uniform")
+    for said in (*(row.sentence for row in rows), "No arm can be told from the baseline at this size.", alone):
         sentence = sentence.replace(said or "\0", "")
     return " ".join(sentence.split())
 

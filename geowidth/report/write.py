@@ -24,7 +24,7 @@ def _texts(value):
 def _summary(run, rows):
     peaks = {}
     for geometry in profiles.GEOMETRIES if run.work else ():
-        for statistic in profiles.STATISTICS:
+        for statistic in profiles.statistics_of(run.work):
             found = profiles.peak(profiles.signal(run.work, statistic, geometry))
             if found:
                 peaks.setdefault(geometry, {})[statistic] = {"layer": found[0], "ratio_to_smallest": found[1]}

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from geowidth import records
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
 from geowidth.models.presets import preset_named
 from geowidth.models.storage import save_model
-from geowidth.models.transformer import TaperedTransformer, training_flops, whole
+from geowidth.models.transformer import TaperedTransformer, training_flops
 from geowidth.progress import Progress
 from geowidth.train import checkpoint
 from geowidth.train.corpus import Corpus, DataOrder, load_corpus, windows
@@ -154,6 +154,7 @@ class Trainer:
             metrics.write(step=self.step, split="train", loss=loss, **line, learning_rate=rate)
             if self.step in due:
                 value = mean_loss(self.model, self.held_out, self.settings.microbatch)
+                check_finite("the validation loss", value, self.step, rate)
                 self.final, self.best = value, min(self.best, value)
                 self.seconds = before + time.monotonic() - start
                 line["seconds"] = round(self.seconds, 3)
@@ -174,8 +175,7 @@ class Trainer:
         batch = self.data.batch(self.step)
         self.optimizer.zero_grad()
         loss = accumulate_gradients(self.model, batch[:, :-1], batch[:, 1:], self.settings.microbatch)
-        if not math.isfinite(loss):
-            raise UserError(f"the loss became {loss} at step {self.step + 1}; lower the learning rate ({rate:.2g})")
+        check_finite("the loss", loss, self.step + 1, rate)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         self.step += 1
@@ -210,6 +210,12 @@ class Trainer:
             "training": self.settings.to_json(),
             "environment": records.environment(),
         }
+
+
+def check_finite(what, loss, step, rate):
+    """Refuse a loss that is no finite number: a diverged model is never taken for a trained one."""
+    if not math.isfinite(loss):
+        raise UserError(f"{what} became {loss} at step {step}; lower the learning rate ({rate:.2g})")
 
 
 @contextlib.contextmanager

@@ -12,21 +12,22 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import geowidth
 from geowidth import records
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
 from geowidth.models.presets import Preset, preset_named
-from geowidth.models.transformer import whole
-from geowidth.progress import Progress
+from geowidth.progress import Progress, duration
 from geowidth.train import checkpoint
 from geowidth.train.corpus import load_corpus
 from geowidth.train.loop import SAVE_SECONDS, describe, plan
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
+STALL_SECONDS, STALL_TICKS = 1800.0, 30  # a worker that has not said a word for so long hangs: a step takes seconds
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Crew:
 
     def __init__(self, jobs, plans, bar, save_seconds):
         self.jobs, self.plans, self.bar, self.save_seconds = jobs, plans, bar, save_seconds
-        self.events = queue.Queue()
+        self.events, self.ticked = queue.Queue(), time.monotonic()
         self.workers = []
         self.steps = {}
         self.news = {}
@@ -117,7 +118,7 @@ class Crew:
                 self.workers.append(Worker(self.events))
                 self.hand_out(self.workers[-1], waiting)
             while left:
-                worker, event = self.events.get()
+                worker, event = self.next_event()
                 if event is None:
                     self.blame(worker)
                 elif event["event"] == "step":
@@ -132,6 +133,28 @@ class Crew:
                     raise RuntimeError(self.words(worker, f"{event['message']}\n{worker.last_words()}"))
         finally:
             self.stop()
+
+    def next_event(self):
+        """(worker, event) of whoever speaks next; RuntimeError once one with a job has been silent for too long."""
+        while True:
+            found = None
+            with contextlib.suppress(queue.Empty):
+                found = self.events.get(timeout=STALL_SECONDS / STALL_TICKS)
+                found[0].silent = 0
+            self.tick()
+            if found:
+                return found
+
+    def tick(self):
+        """Count silence in ticks, at most one a call: a parent that slept itself (Ctrl-Z) blames no worker for it."""
+        now = time.monotonic()
+        if now - self.ticked < STALL_SECONDS / STALL_TICKS:
+            return
+        self.ticked = now
+        for worker in self.workers:
+            worker.silent += worker.job is not None
+            if worker.silent > STALL_TICKS:
+                raise RuntimeError(self.words(worker, f"its process hangs: no step in {duration(STALL_SECONDS)}"))
 
     def hand_out(self, worker, waiting):
         self.news.pop(worker, None)
@@ -179,7 +202,7 @@ class Worker:
     """One worker process. Its events are put on `events` as (worker, event); (worker, None) when it ends."""
 
     def __init__(self, events):
-        self.job = None
+        self.job, self.silent = None, 0
         self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "geowidth.train.worker"],

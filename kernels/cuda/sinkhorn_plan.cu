@@ -30,6 +30,18 @@ __device__ inline double block_sum(double x, double* room) {
   return sum;
 }
 
+// One 16-byte store of a piece: assigned as a struct, the compiler for sm_80 and sm_90 stores its fields one by one.
+__device__ __forceinline__ void store(float* to, const Piece<float, 4>& piece) {
+  __stcg(reinterpret_cast<float4*>(to), make_float4(piece.at[0], piece.at[1], piece.at[2], piece.at[3]));
+}
+__device__ __forceinline__ void store(double* to, const Piece<double, 2>& piece) {
+  __stcg(reinterpret_cast<double2*>(to), make_double2(piece.at[0], piece.at[1]));
+}
+template <typename T>
+__device__ __forceinline__ void store(T* to, const Piece<T, 1>& piece) {
+  *to = piece.at[0];
+}
+
 // Tiles of `strip` rows by plan_threads pieces of `width` columns, dealt to the blocks in turn.
 template <typename T, int width>
 __global__ void __launch_bounds__(plan_threads) form_plan(Work<T> w, const T* old, T* plan) {
@@ -72,7 +84,7 @@ __global__ void __launch_bounds__(plan_threads) form_plan(Work<T> w, const T* ol
           now.at[c] = p;
         }
         part[2] += r * weighed;
-        *reinterpret_cast<Columns*>(plan + (i + k) * w.m + j) = now;
+        store(plan + (i + k) * w.m + j, now);
       }
     }
     change += part[0];

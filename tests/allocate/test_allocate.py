@@ -279,9 +279,16 @@ def test_bad_work_is_refused(work, words):
         ({"dimension": "pca"}, "dimension is 'pca'; the work profile has: twonn_mle, mle"),
         ({"exponent": -1}, "exponent of layer 0 is -1"),
         ({"smoothness": 0}, "smoothness of layer 0 is 0"),
+        ({"smoothness": 2.0, "exponent": 0.5}, "for exponent 'dimension'"),
+        ({"dimension": "mle", "exponent": 0.5}, "for exponent 'dimension'"),
         ({"smoothing": 1}, "smoothing is 1"),
     ],
 )
 def test_bad_geometry_options_are_refused(profile, options, words):
     with pytest.raises(UserError, match=words):
         allocate(work=profile, **options)
+
+
+def test_exponents_may_be_an_array(profile):
+    rates = np.linspace(0.2, 0.9, 8)
+    assert allocate(work=profile, exponent=rates).widths == allocate(work=profile, exponent=rates.tolist()).widths

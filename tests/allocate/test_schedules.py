@@ -111,6 +111,16 @@ def test_cascade_heads_fall_in_steps_within_their_total():
     turned = allocate("cascade", layers=12, base_width=512, taper="both", heads=8, control="reversed")
     assert turned.heads == heads.tolist()[::-1]
     assert allocate("cosine", layers=3, base_width=8).heads is None
+    inverse = allocate("cascade", layers=12, base_width=512, taper="both", heads=8, control="inverse")
+    assert inverse.heads is None and "rearranges no heads" in inverse.details["notes"][0]
+
+
+@pytest.mark.parametrize("scale", [1e307, 1e-307])
+def test_only_the_ratios_of_a_shape_count(scale):
+    for options in ({}, {"max_distinct_widths": 3}, {"floor": 9, "cap": 90}):
+        plain = allocate("cosine", layers=5, base_width=64, start=1.5, end=0.5, **options)
+        scaled = allocate("cosine", layers=5, base_width=64, start=1.5 * scale, end=0.5 * scale, **options)
+        assert scaled.widths == plain.widths
 
 
 @pytest.mark.parametrize(
@@ -132,6 +142,8 @@ def test_cascade_heads_fall_in_steps_within_their_total():
         ("cascade", {"heads": 4}, "leaves attention alone"),
         ("cascade", {"taper": "both", "heads": 5, "head_multiple": 2}, "multiples of head_multiple 2"),
         ("geometry", {}, "needs a work profile"),
+        ("framed", {"frame": 0.5}, "frame is 0.5; allowed: whole numbers"),
+        ("linear", {"control": "reversed", "of": "cosine"}, "give one of them"),
         ("reversed", {"of": "sorted"}, "not from the control 'sorted'"),
         ("reversed", {"of": "linear", "sharpness": 1}, "no option 'sharpness'"),
         ("cosine", {"control": "linear"}, "control is 'linear'"),

@@ -46,3 +46,12 @@ def test_sampled_p_is_seeded_and_small_for_strong_association(rng):
     y = x + 0.1 * rng.normal(size=20)
     first, second = partial_spearman(x, y, np.arange(20)), partial_spearman(x, y, np.arange(20))
     assert first == second and first[1] < 0.001
+
+
+def test_what_is_no_number_is_not_ranked(rng):
+    x, y, depth = rng.normal(size=9), rng.normal(size=9), np.arange(9.0)
+    x[3] = np.nan
+    assert partial_spearman(x, y, depth) == (None, None)
+    x[3] = np.inf
+    large = np.where(np.isinf(x), 1e9, x)
+    assert partial_spearman(x, y, depth) == partial_spearman(large, y, depth)

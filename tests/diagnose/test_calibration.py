@@ -144,6 +144,16 @@ def test_fitted_exponents_that_are_guesses_are_noted(tmp_path):
     assert own.details["notes"] == [note]
     assert allocate(work=make_profile(8, 256), exponent="fitted", calibration=str(path)).details["notes"] == [note]
     assert "notes" not in allocate("calibrated", layers=8, base_width=256, calibration=str(path)).details
+    record["shared"]["exponent_interval"] = [0.2, 4.0]
+    records.write_json(path, record)
+    notes = allocate("calibrated", layers=8, base_width=256, calibration=str(path)).details["notes"]
+    assert notes == ["the calibration does not determine the exponent that all layers share"]
+
+
+def test_an_exponent_at_the_end_of_the_search_is_said_to_be_there():
+    loose = synthetic(np.full(8, 1e-4), np.full(8, 0.4), noise=0.05)
+    assert not loose.shared_determined and "do not bound it, the search ends there" in loose.sentence
+    assert "do not bound it" not in synthetic(np.linspace(0.02, 0.2, 8), np.full(8, 0.4), noise=1e-5).sentence
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from geowidth import records
 from geowidth.errors import UserError
 from geowidth.geometry import HYPERBOLIC_RADIUS
 from geowidth.measure import Clouds, WorkProfile, measure_clouds, pipeline
+from geowidth.measure.command import table
 from geowidth.measure.pipeline import MeasureSettings
 from geowidth.measure.statistics import large_norm_tokens
+from geowidth.models.storage import read_tensors, write_tensors
 
 
 def make_clouds(layers=3, tokens=31, dimension=7, step=0.4, seed=0):
@@ -197,13 +199,27 @@ def test_zero_states_are_refused_by_layer_and_row():
         {"statistics": ("mass",)},
         {"radius": 1.0},
         {"radius": float("nan")},
-        {"neighbours": 1},
+        {"neighbours": 2},
         {"bootstrap": -1},
     ],
 )
 def test_bad_settings_are_refused(bad):
     with pytest.raises(UserError):
         MeasureSettings(**bad)
+
+
+def test_a_small_cloud_with_repeated_states_has_fewer_neighbours():
+    clouds = changed(make_clouds(layers=1, tokens=18), lambda x: torch.cat([x, x[:, :4]], dim=1))
+    facts = measure_clouds(clouds, MeasureSettings(neighbours=20)).details[0]["dimension"]
+    assert facts["k"] == 17 and facts["merged"] == 4
+
+
+def test_layers_with_outliers_are_told_apart_in_the_table():
+    clouds = make_clouds()
+    clouds.before[1, 6] *= 100
+    lines = table(measure_clouds(clouds, MeasureSettings(statistics=("shift",)))).splitlines()
+    assert lines[-1].startswith("layer 1, raw without 1 token of very large norm: shift ")
+    assert not any("layer 0, raw" in line for line in lines)
 
 
 def test_large_norm_tokens_are_flagged():
@@ -230,8 +246,30 @@ def test_clouds_and_profiles_read_back(tmp_path):
     with pytest.raises(UserError, match="raw shift has 2 layers, widths has 3"):
         WorkProfile.read(tmp_path / "w.json")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
-    with pytest.raises(UserError, match="cannot read clouds"):
+    with pytest.raises(UserError, match="not a whole safetensors file"):
         Clouds.read(tmp_path / "junk.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metadata": None}, "holds no GeoWidth clouds"),
+        ({"metadata": {"geowidth": "{"}}, "holds no GeoWidth clouds"),
+        ({"metadata": {"geowidth": '{"kind": "geowidth.clouds", "schema": 1}'}}, "holds no GeoWidth clouds"),
+        ({"extra": torch.ones(2)}, "holds no GeoWidth clouds"),
+        ({"after": torch.ones(3, 30, 7)}, "do not fit each other"),
+        ({"positions": torch.ones(30)}, "do not fit each other"),
+        ({"before": torch.full((3, 31, 7), torch.nan)}, "states before the FFN are no finite numbers"),
+    ],
+)
+def test_damaged_clouds_are_refused(tmp_path, change, words):
+    path = tmp_path / "c.safetensors"
+    make_clouds().write(path)
+    tensors, metadata = read_tensors(path)
+    metadata = change.pop("metadata", metadata) or {}
+    write_tensors(path, tensors | change, metadata)
+    with pytest.raises(UserError, match=f"c.safetensors.* {words}"):
+        Clouds.read(path)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +281,10 @@ def test_clouds_and_profiles_read_back(tmp_path):
         ({"work": {"raw": {"shift": ["much", 1.0]}}}, "raw shift holds 'much'"),
         ({"dimension": {"twonn_mle": [3.0]}}, "dimension twonn_mle has 1 layers, widths has 2"),
         ({"widths": [True, 8]}, "widths holds True"),
+        ({"widths": [8.5, 8]}, "a width is 8.5; allowed: whole numbers"),
+        ({"widths": [], "work": {"raw": {"shift": []}}}, "it holds no layer"),
+        ({"model_dimension": "4"}, "model_dimension is '4'"),
+        ({"projections": 1}, "projections is 1"),
     ],
 )
 def test_damaged_profiles_are_refused_with_their_path(tmp_path, change, words):

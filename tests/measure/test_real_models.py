@@ -12,6 +12,7 @@ from geowidth.measure.capture import capture
 from geowidth.measure.clouds import Clouds
 from geowidth.measure.profile import WorkProfile
 from geowidth.models import ModelConfig, TaperedTransformer, save_model
+from geowidth.models.exchange import opening
 from geowidth.models.exchange.convert import checkpoint_from
 from geowidth.models.exchange.formats import export
 from geowidth.models.exchange.opening import PACKAGED, cache_folder, converted, open_model, packaged_path
@@ -152,7 +153,7 @@ def test_names_that_stand_for_nothing(tmp_path, capsys, monkeypatch):
     pytest.importorskip("transformers", reason="the extra hf is not installed")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     for name, message in (
-        ("nobody/nothing-of-the-kind", "add --download"),
+        ("nobody/nothing-of-the-kind", "--download fetches it"),
         (str(tmp_path / "no where"), "does not exist"),
         (str(tmp_path / "no.gguf"), "does not exist"),
     ):
@@ -173,6 +174,21 @@ def test_names_that_stand_for_nothing(tmp_path, capsys, monkeypatch):
     with pytest.raises(UserError, match="cannot be loaded"):
         open_model(tmp_path / "empty")
     assert set(PACKAGED) == {"smollm2", "minilm"}
+
+
+def test_two_processes_may_convert_the_same_file(monkeypatch, tmp_path):
+    pytest.importorskip("gguf", reason="the extra gguf is not installed")
+    model = TaperedTransformer(ModelConfig(256, 2, 32, 4, (16, 24), 48), seed=3)
+    export(checkpoint_from(model), "gguf", tmp_path / "out")
+    other = opening.export
+
+    def slower(checkpoint, form, folder):
+        other(checkpoint, form, folder)  # what another process did meanwhile
+        return other(checkpoint, form, folder)
+
+    monkeypatch.setattr(opening, "export", slower)
+    folder = opening.converted(tmp_path / "out" / "model.gguf", tmp_path / "cache")
+    assert (folder / "config.json").is_file() and [*(tmp_path / "cache").iterdir()] == [folder]
 
 
 def test_cache_folder(monkeypatch, tmp_path):

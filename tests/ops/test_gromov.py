@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import ot
 import pytest
 import torch
 
@@ -127,6 +126,7 @@ def test_relabelling_both_clouds_changes_nothing():
 @pytest.mark.parametrize("noise", (0.05, 0.3, 1.0, 3.0))
 @pytest.mark.parametrize("n", (8, 23, 64))
 def test_never_above_the_exact_solver_of_pot(n, noise):
+    ot = pytest.importorskip("ot")
     for seed in range(3):
         c1, c2 = clouds(n, noise=noise, seed=seed)
         ours = gromov_wasserstein(c1, c2, starts=("identity", "product"))

@@ -49,7 +49,7 @@ def test_runs_measure_too_and_calibrations_name_the_widest_model():
     run = estimate("run", NANO, models=[NANO.model.widths] * 2, tokens=64, probe=fake_probe)
     measure = estimate("measure", NANO, tokens=64, probe=fake_probe)
     train = estimate("train", NANO, models=[NANO.model.widths] * 2, probe=fake_probe)
-    assert run.seconds == pytest.approx(measure.seconds + train.seconds)
+    assert run.seconds == pytest.approx(measure.seconds + train.seconds + 4.0)  # workers start twice
     assert run.files == [*train.files, "work.json"] and measure.models == 0
     wide = (1024, *NANO.model.widths[1:])
     found = estimate("calibrate", NANO, models=[NANO.model.widths, wide], tokens=64, probe=fake_probe)

@@ -90,6 +90,7 @@ def test_numbers_stand_on_the_page(finished):
         "2.97 T",
         "sha256 9f2c4be19f2c",
         "8 layers, d 128, 4 heads",
+        "Models of 1.61 M parameters",
         "12.0 MB",
     ):
         assert words in page.text

@@ -90,10 +90,39 @@ def test_profile_svg_is_one_strict_document(tmp_path):
     profile = Profile(record["work"], record["dimension"], tuple(record["widths"]), record["details"])
     assert profile_svg(tmp_path / "work.json") == profile_svg(record) == profile_svg(profile)
     only = {"work": {"raw": {"shift": [1.0, 2.0]}}}
-    assert profile_svg(only).count("not measured") == 8 + 8  # drawn and described
+    assert profile_svg(only).count("not measured") == 2 + 2  # drawn and described
     for wrong in ({}, {"work": {}}, 3):
         with pytest.raises(UserError):
             profile_svg(wrong)
+
+
+def test_whatever_was_measured_is_drawn_and_listed(tmp_path):
+    """A statistic beside the three, and raw signals without the tokens of very large norm."""
+    folder = make_run(tmp_path / "run")
+    work = records.read_json(folder / "work.json")
+    for geometry in work["work"].values():
+        geometry["gw_entropic"] = [0.5] * 8
+    work["raw_without_large_norms"] = {name: list(values) for name, values in work["work"]["raw"].items()}
+    work["raw_without_large_norms"]["gw"][2] /= 4
+    work["details"][2]["large_norm_tokens"] = {"before": [7], "after": [7]}
+    records.write_json(folder / "work.json", work)
+    drawn = profile_svg(folder / "work.json")
+    assert drawn.count("Entropic GW") == 3 and drawn.count('"line thin dash2"') == 1
+    assert drawn.count("dashed: no outliers") == 1 and "over five times the median norm" in drawn
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert "gw raw, no large norms" in page and "shift raw, no large norms" not in page
+    found = {(r["geometry"], r["statistic"], int(r["layer"])): float(r["value"]) for r in read_csv(folder / "work.csv")}
+    assert found["raw", "gw_no_large_norms", 2] == work["raw_without_large_norms"]["gw"][2]
+    assert found["hyperbolic", "gw_entropic", 7] == 0.5 and ("raw", "shift_no_large_norms", 0) not in found
+
+
+def test_a_mixture_marks_no_single_signal(tmp_path):
+    folder = make_run(tmp_path / "run")
+    assert "sets the widths" in write_report(folder).read_text(encoding="utf-8")
+    schedule = records.read_json(folder / "schedules" / "geometry.json")
+    schedule["settings"]["mixture"] = {"raw/gw": 1.0, "hyperbolic/shift": 2.0}
+    records.write_json(folder / "schedules" / "geometry.json", schedule)
+    assert "sets the widths" not in write_report(folder).read_text(encoding="utf-8")
 
 
 def test_text_table():

@@ -101,3 +101,9 @@ def test_unfinished_and_missing_folders(folder, tmp_path, capsys):
         assert cli.main(["compare", *dirs, "--out", str(tmp_path / "c.json"), *bad]) == 2
         assert bad[0][2:] in capsys.readouterr().err
     assert not (tmp_path / "c.json").exists()
+
+
+def test_an_arm_alone_is_said_to_be_once(folder, tmp_path, capsys):
+    words = ["compare", str(folder / "arms" / "uniform" / "seed-0")]
+    assert cli.main([*words, "--out", str(tmp_path / "c.json")]) == 0
+    assert capsys.readouterr().out.count("there is nothing to compare") == 1

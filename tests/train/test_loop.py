@@ -172,6 +172,12 @@ def test_a_diverging_run_says_so(tiny, text, tmp_path):
         train(tiny, out=tmp_path, corpus=text, steps=400, learning_rate=1e30, watch=lambda *_: None)
 
 
+def test_a_model_that_diverges_in_its_last_step_is_not_finished(tiny, text, tmp_path):
+    with pytest.raises(UserError, match="the validation loss became nan at step 2; lower the learning rate"):
+        train(tiny, out=tmp_path, corpus=text, steps=2, learning_rate=1e30, watch=lambda *_: None)
+    assert checkpoint.read_result(tmp_path) is None
+
+
 def test_bad_arguments_stop_before_work(tiny, text, tmp_path):
     (tmp_path / "file").touch()
     for words, change in {

@@ -120,6 +120,17 @@ def test_a_process_that_dies_is_named(text, tmp_path, monkeypatch):
         train_many(jobs(tmp_path, text)[:1])
 
 
+def test_a_process_that_hangs_is_named_and_killed(text, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(parallel.sys, "executable", str(program))
+    monkeypatch.setattr(parallel, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(parallel, "STOP_SECONDS", 0.2)
+    with pytest.raises(RuntimeError, match=r"seed 0\) failed: its process hangs: no step in 1 s"):
+        train_many(jobs(tmp_path, text)[:1])
+
+
 def test_bad_jobs_stop_before_work(text, tmp_path, monkeypatch):
     monkeypatch.setattr(parallel, "Worker", pytest.fail)
     one, two = jobs(tmp_path, text)

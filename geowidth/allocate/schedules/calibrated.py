@@ -37,6 +37,8 @@ def calibrated(problem, *, calibration, shared=True):
     difficulty = np.maximum(np.asarray(fitted, dtype=np.float64), 0.0)
     idle = np.flatnonzero(difficulty == 0.0).tolist()
     notes = [] if shared else undetermined_notes(found)
+    if shared and not found.shared_determined:
+        notes.append("the calibration does not determine the exponent that all layers share")
     if idle:
         named = " ".join(map(str, idle))
         notes.append(f"the loss did not fall as these layers became wider: {named}; they get the floor")

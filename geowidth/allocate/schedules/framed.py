@@ -6,13 +6,14 @@ Source: Baroian, Notebomer, "Crown, Frame, Reverse: Layer-Wise Scaling Variants 
 
 import numpy as np
 
+from geowidth.allocate.problem import whole_number
 from geowidth.allocate.schedules import Rule, Shape
 from geowidth.allocate.schedules.ends import positive
 
 
 def framed(problem, *, low=0.5, high=1.5, frame=1):
     """The inner layers rise linearly from low to high; the first and the last `frame` layers are at high."""
-    low, high, frame = positive("low", low), positive("high", high), int(positive("frame", frame))
+    low, high, frame = positive("low", low), positive("high", high), whole_number("frame", frame)
     shape = np.full(problem.layers, high)
     inner = problem.layers - 2 * frame
     if inner > 0:

@@ -74,14 +74,17 @@ def geometry(
     difficulty = smooth(raw) if smoothing else raw
     if sensitivity is not None:
         difficulty = difficulty * per_layer("sensitivity", read_sensitivity(sensitivity), problem.layers)
-    if (exponent == "fitted") != (calibration is not None):
+    named = exponent if isinstance(exponent, str) else None
+    if (named == "fitted") != (calibration is not None):
         raise UserError("exponent 'fitted' and a calibration (path of calibration.json) go together; give both or none")
+    if named != "dimension" and (dimension, smoothness) != ("twonn_mle", 1.0):
+        raise UserError("dimension and smoothness are for exponent 'dimension'; another one came: leave them out")
     notes = []
     if calibration is not None:
         found = read_calibration(calibration, problem.layers)
         exponent, notes = found.exponents, undetermined_notes(found)
     table = work.dimension
-    if exponent == "dimension" and dimension not in table:
+    if named == "dimension" and dimension not in table:
         raise UserError(f"dimension is {dimension!r}; the work profile has: {', '.join(table) or 'none'}")
     rate = exponents(exponent, problem.layers, table.get(dimension), smoothness)
     if not difficulty.any():

@@ -73,16 +73,20 @@ def read_checkpoint(folder, infer_widths=False):
 
 
 def read_config(folder):
-    """config.json of a folder as a dict."""
+    """config.json of a folder as a dict. A run folder, and a training of ours that is not finished, are told apart."""
     path = Path(folder) / "config.json"
+    if (inside := next(iter(sorted((Path(folder) / "arms").glob("*/seed-*"))), None)) is not None:
+        raise UserError(f"{folder} is a run folder; name one of its models, such as {inside}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; a model folder needs one") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{path} holds a {type(config).__name__}; a JSON object is needed")
+    if config.get("kind") == "geowidth.training":
+        raise UserError(f"the training in {folder} is not finished; run its command again to finish it")
     return config
 
 

@@ -71,9 +71,10 @@ def _read(arguments):
     from geowidth.models.exchange.opening import PACKAGED, converted, packaged_path
     from geowidth.models.storage import CONFIG_FILE
 
-    if arguments.from_checkpoint is not None:
+    if arguments.from_checkpoint is not None and not (Path(arguments.from_checkpoint) / CONFIG_FILE).is_file():
         return read_checkpoint(arguments.from_checkpoint, infer_widths=True)
-    path = Path(arguments.model)
+    # In a model of ours the widths stand in model.json, and the tensors' shapes must agree.
+    path = Path(arguments.from_checkpoint or arguments.model)
     if not path.exists() and arguments.model in PACKAGED:
         path = packaged_path(arguments.model)
         path = converted(path, arguments.cache) if path.suffix == ".gguf" else path

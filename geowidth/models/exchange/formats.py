@@ -185,6 +185,8 @@ def export_untrained(config, widths, out, form="hf", where="config.json"):
 def check_free(out):
     """Raise a UserError now if an export to the folder `out` could not be written later."""
     out = Path(out)
+    if not out.name or out.resolve() == Path.cwd():
+        raise UserError(f"cannot export to {out}, the folder you are in or a root; name a new folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already; name a new folder, or remove it first")
     records.check_writable(out / "config.json")

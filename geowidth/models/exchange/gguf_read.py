@@ -35,17 +35,7 @@ def read_gguf(path):
     Raises UserError, in one line, for a truncated file, another architecture, or a tensor that does not fit.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path} does not exist")
-    try:
-        import gguf
-    except ImportError as error:
-        raise UserError("reading GGUF needs the package gguf; install it with pip install 'geowidth[gguf]'") from error
-    try:
-        reader = gguf.GGUFReader(str(path))
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # the reader raises whatever its parsing of a damaged file runs into
-        raise UserError(f"{path} is no whole GGUF file ({' '.join(str(error).split())})") from error
+    gguf, reader, fields = _opened(path)
     shape = _shape(fields, {t.name for t in reader.tensors}, path)
     tensors = {}
     for tensor in reader.tensors:
@@ -60,6 +50,28 @@ def read_gguf(path):
         tensors[name] = values
     vocabulary = _vocabulary(fields, path)
     return Checkpoint(shape, tensors, vocabulary.files() if vocabulary else {}, str(path))
+
+
+def read_gguf_shape(path):
+    """The LlamaShape of a GGUF file, whose tensors are left alone."""
+    path = Path(path)
+    _, reader, fields = _opened(path)
+    return _shape(fields, {t.name for t in reader.tensors}, path)
+
+
+def _opened(path):
+    """(the gguf package, its reader of the file, {name: value} of its fields)."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist")
+    try:
+        import gguf
+    except ImportError as error:
+        raise UserError("reading GGUF needs the package gguf; install it with pip install 'geowidth[gguf]'") from error
+    try:
+        reader = gguf.GGUFReader(str(path))
+        return gguf, reader, {name: field.contents() for name, field in reader.fields.items()}
+    except Exception as error:  # the reader raises whatever its parsing of a damaged file runs into
+        raise UserError(f"{path} is no whole GGUF file ({' '.join(str(error).split())})") from error
 
 
 def interleaved_to_halves(rows, heads):

@@ -78,16 +78,19 @@ def open_model(name, *, download=False, cache=None):
     download   whether a hub name may be fetched; otherwise only what is on this machine is used
     cache      folder for converted models (default: $GEOWIDTH_CACHE, else geowidth in the user's cache folder)
     """
+    path = located(name, download)
+    source = None if Path(name).is_dir() else str(name)
+    return _open_folder(converted(path, cache) if path.suffix == ".gguf" else path, source)
+
+
+def located(name, download=False):
+    """The folder, or the .gguf file, that a name stands for: itself, in a package, or in the Hugging Face cache."""
     path = Path(name)
-    if path.is_dir():
-        return _open_folder(path)
-    if path.suffix == ".gguf":
-        return _open_folder(converted(path, cache), str(name))
+    if path.is_dir() or path.suffix == ".gguf":
+        return path
     if path.exists():
         raise UserError(f"{name} is a file, and no .gguf; give a model folder, a .gguf file or a name")
-    if str(name) in PACKAGED:
-        return _open_packaged(str(name), cache)
-    return _open_folder(_hub_folder(str(name), download), str(name))
+    return packaged_path(str(name)) if str(name) in PACKAGED else _hub_folder(str(name), download)
 
 
 def cache_folder(cache=None):
@@ -104,9 +107,14 @@ def converted(path, cache=None):
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
     folder = cache_folder(cache) / f"{path.stem}-{digest[:16]}"
-    if not (folder / "geowidth_export.json").is_file():
+    whole = folder / "geowidth_export.json"
+    if not whole.is_file():
         checkpoint = read_gguf(path)
-        export(checkpoint, "hf-padded" if len(set(checkpoint.shape.widths)) == 1 else "hf", folder)
+        try:
+            export(checkpoint, "hf-padded" if len(set(checkpoint.shape.widths)) == 1 else "hf", folder)
+        except UserError:
+            if not whole.is_file():  # else another process was faster
+                raise
     return folder
 
 
@@ -127,11 +135,6 @@ def packaged_path(name):
     return Path(spec.submodule_search_locations[0]) / inside
 
 
-def _open_packaged(name, cache):
-    path = packaged_path(name)
-    return _open_folder(converted(path, cache) if path.suffix == ".gguf" else path, name)
-
-
 def _hub_folder(name, download):
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise UserError(
@@ -143,7 +146,7 @@ def _hub_folder(name, download):
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=not download))
     except Exception as error:  # whatever the network or the hub's client runs into
-        advice = "check the name and the network" if download else "add --download to fetch it"
+        advice = "check the name and the network" if download else "geowidth measure --download fetches it"
         raise UserError(
             f"{name} is no folder, no packaged model ({', '.join(PACKAGED)}) and not in the local Hugging Face cache; "
             f"{advice} ({type(error).__name__})"
@@ -157,10 +160,12 @@ def _open_folder(folder, name=None):
         model = load_model(folder)
         if (folder / "tokenizer.json").is_file():
             return OpenedModel(model, source, *_tokenizer(folder))
+        if model.config.vocabulary < 256:
+            raise UserError(
+                f"{folder} has {model.config.vocabulary} token ids and no tokenizer.json; a model of bytes has 256"
+            )
         return OpenedModel(model, source, context=model.config.context)
     config = read_config(folder)
-    if config.get("kind") == "geowidth.training":
-        raise UserError(f"the training in {folder} is not finished; run its command again to finish it")
     kind = str(config.get("model_type"))
     if kind.startswith(TAPERED) or kind == "nemotron-nas" or find_spec("transformers") is None:
         model = model_from(read_checkpoint(folder)).float()
@@ -177,7 +182,6 @@ def _needs_transformers():
 def _transformers_model(folder):
     """The backbone in a Hugging Face folder, in float32; missing, mis-shaped and non-finite tensors are refused."""
     import transformers
-    from safetensors import SafetensorError
 
     safetensors_files(folder)
     logging = transformers.utils.logging
@@ -194,7 +198,7 @@ def _transformers_model(folder):
             dtype=torch.float32,
             output_loading_info=True,
         )
-    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
+    except Exception as error:  # a config.json that is out of order makes the library raise anything
         raise UserError(f"{folder} cannot be loaded: {' '.join(str(error).split())}") from error
     finally:
         logging.set_verbosity(level)

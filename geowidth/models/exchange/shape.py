@@ -1,8 +1,9 @@
 """What a Llama-family model is: sizes and conventions, read from a Hugging Face config, and the tensors that follow."""
 
+import math
 from dataclasses import dataclass
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, whole
 
 # Entries a config.json leaves out where they equal the library's defaults (transformers 4.57 and 5.24).
 FAMILY_DEFAULTS = {
@@ -18,6 +19,7 @@ FAMILY_DEFAULTS = {
 }
 TAPERED = "geowidth_tapered_"  # model_type of our own export, before the family's name
 ROPE_SCALINGS = ("default", "linear", "llama3")
+MOST_LAYERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class LlamaShape:
     @classmethod
     def from_config(cls, config, where="config.json", widths=None):
         """The shape that a config.json states; with `widths`, those instead of the stated ones."""
-        family = config.get("model_type", "nothing")
+        family = str(config.get("model_type", "nothing"))
         family = "llama" if family == "nemotron-nas" else family.removeprefix(TAPERED)
         choose(f"{where}: model_type", family, list(FAMILY_DEFAULTS))
         get = {**FAMILY_DEFAULTS[family], **{name: v for name, v in config.items() if v is not None}}.get
@@ -91,7 +93,7 @@ class LlamaShape:
             context=_whole(where, "max_position_embeddings", get("max_position_embeddings")),
             rope_base=base,
             rope_scaling=scaling,
-            norm_epsilon=float(get("rms_norm_eps", 1e-6)),
+            norm_epsilon=_positive(where, "rms_norm_eps", get("rms_norm_eps", 1e-6)),
             tied=bool(get("tie_word_embeddings", False)),
             qkv_bias=family == "qwen2" or attention_bias,
             output_bias=attention_bias and family in ("llama", "qwen3"),
@@ -158,9 +160,14 @@ CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Q
 def stated_widths(config, where="config.json"):
     """The FFN widths that a config states: one list, block_configs, or one number for all layers."""
     layers = _whole(where, "num_hidden_layers", config.get("num_hidden_layers"))
+    if layers > MOST_LAYERS:
+        raise UserError(f"{where}: num_hidden_layers is {layers}; allowed: at most {MOST_LAYERS}")
     if "block_configs" in config:
-        widths = [_block_width(block["ffn"], config["hidden_size"]) for block in config["block_configs"]]
-        name = "block_configs"
+        name, blocks = "block_configs", config["block_configs"]
+        try:
+            widths = [_block_width(block["ffn"], config["hidden_size"]) for block in blocks]
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(f"{where}: block_configs must list attention and ffn of every layer ({error})") from error
     elif "intermediate_sizes" in config:
         widths, name = config["intermediate_sizes"], "intermediate_sizes"
     else:
@@ -181,18 +188,26 @@ def _block_width(ffn, dimension):
 
 def _rope(config, where):
     """(base, scaling) of transformers 4's rope_theta and rope_scaling, or of 5's rope_parameters."""
-    parameters = config.get("rope_parameters") or {}
-    base = parameters.get("rope_theta", config.get("rope_theta", 10000.0))
-    scaling = {n: v for n, v in {**(config.get("rope_scaling") or {}), **parameters}.items() if n != "rope_theta"}
+    parameters, scaling = (config.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
+    for name, value in (("rope_parameters", parameters), ("rope_scaling", scaling)):
+        if not isinstance(value, dict):
+            raise UserError(f"{where}: {name} is {value!r}; needed: an object")
+    base = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
+    scaling = {n: v for n, v in {**scaling, **parameters}.items() if n != "rope_theta"}
     kind = scaling.pop("type", None)
     kind = scaling.get("rope_type", kind) or "default"
     choose(f"{where}: kind of rope scaling", kind, ROPE_SCALINGS)
     if scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
         raise UserError(f"{where}: partial_rotary_factor must be 1.0")
-    return float(base), None if kind == "default" else {**scaling, "rope_type": kind}
+    base = _positive(where, "rope_theta", base)
+    return base, None if kind == "default" else {**scaling, "rope_type": kind}
 
 
 def _whole(where, name, value, least=1):
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UserError(f"{where}: {name} is {value!r}; allowed: whole numbers from {least} up")
-    return value
+    return whole(f"{where}: {name}", value, least)
+
+
+def _positive(where, name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise UserError(f"{where}: {name} is {value!r}; allowed: finite numbers above 0")
+    return float(value)
