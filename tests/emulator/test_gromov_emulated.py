@@ -50,6 +50,7 @@ def any_order(request, cuda_backend):
 # ---- kernels
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
 @pytest.mark.parametrize("n", SIZES)
 def test_centring(n, dtype, guarded):
@@ -71,6 +72,7 @@ def test_centring(n, dtype, guarded):
     assert not CudaKernels(1).centred(-c, c)[0].tidy
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
 @pytest.mark.parametrize("n", SIZES)
 def test_sums_over_matched_pairs(n, dtype, guarded):
@@ -88,6 +90,7 @@ def test_sums_over_matched_pairs(n, dtype, guarded):
         assert len(found) == 1 and found.pop() == pytest.approx(expected, rel=1e-13, abs=1e-30)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
 @pytest.mark.parametrize("n", (1, 2, 31, 33, 67, 131))
 def test_symmetry(n, dtype, guarded):
@@ -109,6 +112,7 @@ def test_symmetry(n, dtype, guarded):
             assert symmetry_facts(wrong)[0] == math.inf
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("n", (1, 2, 7, 31, 67, 131))
 def test_the_certificate_proves_what_is_optimal(n, any_order):
     g = np.random.default_rng(n)
@@ -147,6 +151,7 @@ def test_a_certificate_takes_the_sweeps_it_needs(cuda_backend):
         assert found is None or found.bound == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.sanitized
 @pytest.mark.parametrize("n", (1, 2, 5, 31, 37))
 def test_the_best_exchange(n, any_order):
     c1, c2 = clouds(n, noise=2.0, seed=n)
