@@ -16,11 +16,9 @@ import torch
 
 from geowidth.ops.activation import ActivationFunction
 
-# Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small; half as
-# many where the hidden units of a block would be more than CPU_HIDDEN. Products of two-byte numbers need more, as the
-# library lays out the weights anew at each call.
+# Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
+# of two-byte numbers need more, as the library lays out the weights anew at each call.
 CPU_ROWS, CPU_ROWS_TWO_BYTES = 1024, 8192
-CPU_HIDDEN = 1024 * 704
 EVERYTHING = slice(None)
 
 
@@ -147,9 +145,7 @@ def rows_per_block(problem, device=None):
     device = device or problem.x.device.type
     if device != "cpu":
         return problem.tokens
-    most = CPU_ROWS_TWO_BYTES
-    if product_dtype(problem.x, device).itemsize > 2:
-        most = CPU_ROWS if CPU_ROWS * problem.width <= CPU_HIDDEN else CPU_ROWS // 2
+    most = CPU_ROWS_TWO_BYTES if product_dtype(problem.x, device).itemsize == 2 else CPU_ROWS
     return -(-problem.tokens // max(1, -(-problem.tokens // most)))
 
 
