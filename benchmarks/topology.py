@@ -3,8 +3,8 @@
 Diagrams ("rips" modes) of clustered clouds that behave like residual-stream states and of isotropic ones, in spherical
 and hyperbolic geometry; with --distances, of given matrices. Peers, each at its best settings for a full matrix:
 redzed-tda; gudhi's ripser in single precision (its fastest) up to the enclosing radius; ripser; giotto-ph, one thread.
-Distances ("w2" modes) between the diagrams of a cloud before and after an FFN, and between synthetic ones. Peers: hera
-at 1 % relative error, and POT's exact solver, both as gudhi wraps them.
+Distances ("w2" modes) between the diagrams of a cloud before and after an FFN, of two isotropic clouds, and synthetic
+ones. Peers: hera at 1 % relative error, and POT's exact solver, both as gudhi wraps them.
 
 A `ratio` row is a peer's CPU seconds over GeoWidth's in the same round. `objective` is the diagram's total persistence,
 or the distance; `error` its relative difference from GeoWidth's, which the tests hold to gudhi's and scipy's float64
@@ -92,11 +92,15 @@ def w2_problems(arguments):
     sizes = [512] if arguments.quick else [512, 1024, 2048]
     for ground in ("sup", "euclidean"):
         yield f"w2 synthetic {ground}", [(n, lambda n=n, g=ground: (*synthetic_diagrams(n), g)) for n in bars]
-        for d in arguments.d[: 1 if arguments.quick else None]:
-            yield (
-                f"w2 clustered d={d} {ground}",
-                [(n, lambda n=n, d=d, g=ground: (*cloud_diagrams(n, d, arguments.seed), g)) for n in sizes],
-            )
+        for cloud in arguments.clouds:
+            for d in arguments.d[: 1 if arguments.quick else None]:
+                yield (
+                    f"w2 {cloud} d={d} {ground}",
+                    [
+                        (n, lambda n=n, c=cloud, d=d, g=ground: (*cloud_diagrams(c, n, d, arguments.seed), g))
+                        for n in (sizes if cloud == "clustered" else [n // 2 for n in sizes])
+                    ],
+                )
 
 
 def synthetic_diagrams(n):
@@ -110,8 +114,12 @@ def synthetic_diagrams(n):
     return diagrams
 
 
-def cloud_diagrams(n, d, seed):
-    clouds = language_model_cloud(n, d, seed)
+def cloud_diagrams(cloud, n, d, seed):
+    """Of a clustered cloud before and after an FFN; of two isotropic ones, whose diagrams are eight times as large."""
+    if cloud == "clustered":
+        clouds = language_model_cloud(n, d, seed)
+    else:
+        clouds = [isotropic_cloud(n, d, seed + k) for k in range(2)]
     return [persistence_diagram(spread(x, "spherical")) for x in clouds]
 
 

@@ -32,7 +32,9 @@ def test_concurrent_callers_do_not_wait_for_each_other():
 
 
 def _in_child(queue):
-    queue.put(_native.parallel_sum(5000, 1, 2))
+    # Two threads at once, the first use of the pool in this process.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        queue.put(list(pool.map(lambda _: _native.parallel_sum(5000, 1, 2), range(40))))
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
@@ -43,7 +45,7 @@ def test_a_forked_child_makes_its_own_pool():
     queue = context.Queue()
     child = context.Process(target=_in_child, args=(queue,))
     child.start()
-    assert queue.get(timeout=120) == 5000 * 4999 // 2
+    assert queue.get(timeout=120) == [5000 * 4999 // 2] * 40
     child.join(120)
     assert child.exitcode == 0
 

@@ -3,25 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
+#include <numeric>
 #include <vector>
 
+#include "cpu/bar_tree.h"
 #include "cpu/double_double.h"
 #include "cpu/partial_assignment.h"
 
 namespace geowidth {
 namespace {
-
-struct Bar {
-  double birth, death;
-  double persistence() const { return death - birth; }
-  bool operator<(const Bar& other) const {
-    return birth < other.birth || (birth == other.birth && death < other.death);
-  }
-  bool operator==(const Bar& other) const { return birth == other.birth && death == other.death; }
-};
-
-using Bars = std::vector<Bar>;
 
 // The bars off the diagonal, sorted.
 Bars proper_bars(const Diagram& diagram) {
@@ -68,80 +58,122 @@ struct Costs {
   }
 };
 
-// Bars whose persistence lies within one octave, sorted by birth: a bar of another diagram within reach of any of them
-// is found in a narrow window.
-struct Octave {
-  double longest;  // distance to the diagonal, squared, of the longest
-  std::vector<double> births;
-  std::vector<int32_t> index;
+// By how much matching two bars costs less than leaving both to the diagonal, as a negative number.
+template <typename Number>
+struct Gains {
+  Gains(const Bars& a, const Bars& b, GroundNorm ground) : a(a), b(b), costs{ground} {
+    for (const Bar& bar : a) own.push_back(costs.diagonal(bar));
+    for (const Bar& bar : b) other.push_back(costs.diagonal(bar));
+  }
+  Number operator()(int32_t i, int32_t j) const { return costs.pair(a[i], b[j]) - own[i] - other[j]; }
+
+  const Bars &a, &b;
+  Costs<Number> costs;
+  std::vector<Number> own, other;  // costs of the diagonal
 };
 
-std::vector<Octave> octaves(const Bars& bars, GroundNorm ground) {
-  std::vector<std::pair<int, Octave>> found;
-  const Costs<double> costs{ground};
-  for (std::size_t j = 0; j < bars.size(); ++j) {
-    const int exponent = std::max(-40, std::ilogb(bars[j].persistence()));
-    auto place = std::find_if(found.begin(), found.end(), [&](const auto& f) { return f.first == exponent; });
-    if (place == found.end()) place = found.insert(found.end(), {exponent, {}});
-    Octave& octave = place->second;
-    octave.longest = std::max(octave.longest, costs.diagonal(bars[j]));
-    octave.births.push_back(bars[j].birth);
-    octave.index.push_back(int32_t(j));
-  }
-  std::vector<Octave> result;
-  for (auto& f : found) result.push_back(std::move(f.second));
-  return result;
-}
-
-// The pairs worth matching: those that cost less than both diagonals together, by how much less.
+// The best matching of two diagrams. Pairs with a gain may be a large part of all pairs, but those of the best matching
+// are near each other: so the nearest are tried first, and then, as long as there are any, pairs that the potentials
+// found so far say could improve on it. When there are none, the potentials prove the matching best among all pairs.
 template <typename Number>
-PartialAssignment<Number> worthwhile_pairs(const Bars& a, const Bars& b, const Costs<Number>& costs) {
-  const auto groups = octaves(b, costs.ground);
-  std::vector<Number> diagonal(b.size());
-  std::transform(b.begin(), b.end(), diagonal.begin(), [&](const Bar& bar) { return costs.diagonal(bar); });
-  PartialAssignment<Number> problem(a.size(), b.size());
-  for (const Bar& bar : a) {
-    const Number own = costs.diagonal(bar);
-    for (const Octave& octave : groups) {
-      const double reach = std::sqrt(rounded(own) + octave.longest) * (1 + 1e-12);
-      auto k = std::lower_bound(octave.births.begin(), octave.births.end(), bar.birth - reach) - octave.births.begin();
-      for (; k < int64_t(octave.births.size()) && octave.births[k] <= bar.birth + reach; ++k) {
-        const int32_t j = octave.index[k];
-        const Number gain = costs.pair(bar, b[j]) - own - diagonal[j];
-        if (gain < Number(0)) problem.add(j, gain);
-      }
-    }
-    problem.end_row();
+class Matching {
+ public:
+  Matching(const Bars& a, const Bars& b, GroundNorm ground)
+      : gains_(a, b, ground), tree_(b, ground), problem_(a.size(), b.size()) {
+    add_nearest();
+    solve();
   }
-  return problem;
-}
+  // Begins with what coarser arithmetic found.
+  template <typename Coarser>
+  explicit Matching(const Matching<Coarser>& coarser)
+      : gains_(coarser.gains_.a, coarser.gains_.b, coarser.gains_.costs.ground),
+        tree_(coarser.tree_),
+        problem_(coarser.problem_, gains_) {
+    solve();
+  }
+
+  int32_t partner(std::size_t i) const { return problem_.column_of(int32_t(i)); }
+  double violation() const { return problem_.violation(); }
+
+ private:
+  template <typename>
+  friend class Matching;
+  static constexpr std::size_t first_partners = 24, more_partners = 8;  // of a bar, looked up at a time
+
+  // Adds the nearest bars that each bar of the first diagram gains by.
+  void add_nearest() {
+    std::vector<double> room(gains_.b.size());
+    std::transform(gains_.other.begin(), gains_.other.end(), room.begin(), [](const Number& x) { return rounded(x); });
+    tree_.weigh(room);
+    for (int32_t i = 0; i < int32_t(gains_.a.size()); ++i) {
+      tree_.nearest(gains_.a[i], rounded(gains_.own[i]), first_partners, i, found_);
+      for (const auto& f : found_)
+        if (const Number gain = gains_(i, f.index); gain < Number(0)) problem_.add(i, f.index, gain);
+    }
+  }
+
+  void solve() {
+    // Short bars first: their searches end soon, and what they settle stays out of the way of the long ones.
+    std::vector<int32_t> order(gains_.a.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
+      return gains_.a[x].persistence() < gains_.a[y].persistence();
+    });
+    do problem_.solve(order);
+    while (add_promising());
+  }
+
+  // Adds pairs whose gain is below the sum of their potentials; whether there were any.
+  bool add_promising() {
+    constexpr double margin = 16 * std::numeric_limits<double>::epsilon();  // of the search, which decides nothing
+    std::vector<double> room(gains_.b.size());
+    for (std::size_t j = 0; j < room.size(); ++j)
+      room[j] = rounded(gains_.other[j] + column_potential(int32_t(j))) + margin * rounded(gains_.other[j]);
+    tree_.weigh(room);
+    std::vector<int32_t> known(room.size(), -1);
+    bool any = false;
+    for (int32_t i = 0; i < int32_t(gains_.a.size()); ++i) {
+      problem_.for_each_column(i, [&](int32_t j) { known[j] = i; });
+      const Number& potential = problem_.potential(problem_.rows, i);
+      const auto promises = [&](int32_t j) { return known[j] != i && gains_(i, j) < potential + column_potential(j); };
+      const double own_room = rounded(gains_.own[i] + potential) + margin * rounded(gains_.own[i]);
+      tree_.lowest(gains_.a[i], own_room, more_partners, i, promises, found_);
+      for (const auto& f : found_) problem_.add(i, f.index, gains_(i, f.index));
+      any = any || !found_.empty();
+    }
+    return any;
+  }
+
+  const Number& column_potential(int32_t j) const { return problem_.potential(problem_.columns, j); }
+
+  Gains<Number> gains_;
+  BarTree tree_;  // of b
+  PartialAssignment<Number> problem_;
+  std::vector<BarTree::Found> found_;
+};
 
 // What a matching truly costs.
-double matching_cost(const Bars& a, const Bars& b, const Costs<DoubleDouble>& costs, const std::vector<int32_t>& partner) {
+template <typename Number>
+double matching_cost(const Bars& a, const Bars& b, const Costs<DoubleDouble>& costs, const Matching<Number>& matching) {
   std::vector<char> matched(b.size(), 0);
   DoubleDouble total;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    total = total + (partner[i] < 0 ? costs.diagonal(a[i]) : costs.pair(a[i], b[partner[i]]));
-    if (partner[i] >= 0) matched[partner[i]] = 1;
+    const int32_t j = matching.partner(i);
+    total = total + (j < 0 ? costs.diagonal(a[i]) : costs.pair(a[i], b[j]));
+    if (j >= 0) matched[j] = 1;
   }
   for (std::size_t j = 0; j < b.size(); ++j)
     if (!matched[j]) total = total + costs.diagonal(b[j]);
   return rounded(total);
 }
 
-struct Solution {
-  double cost, uncertainty;  // squared; by how much the cost may exceed the least one
-};
-
+// By how much, at most, the cost of a matching may exceed the least one.
 template <typename Number>
-Solution solve(const Bars& a, const Bars& b, GroundNorm ground) {
-  auto problem = worthwhile_pairs<Number>(a, b, {ground});
-  const double cost = matching_cost(a, b, {ground}, problem.solve());
-  const Costs<double> costs{ground};
+double uncertainty(const Bars& a, const Bars& b, const Costs<double>& costs, const Matching<Number>& matching) {
   double diagonals = 0;
   for (const Bars* bars : {&a, &b})
     for (const Bar& bar : *bars) diagonals += costs.diagonal(bar);
-  return {cost, problem.violation() + 8 * std::numeric_limits<double>::epsilon() * diagonals};
+  return matching.violation() + 8 * std::numeric_limits<double>::epsilon() * diagonals;
 }
 
 }  // namespace
@@ -150,10 +182,12 @@ double diagram_distance(const Diagram& first, const Diagram& second, GroundNorm 
   Bars a = proper_bars(first), b = proper_bars(second);
   if (a == b) return 0;
   const int exponent = normalise(a, b);
-  Solution best = solve<double>(a, b, ground);
+  const Matching<double> matching(a, b, ground);
+  double cost = matching_cost(a, b, {ground}, matching);
   // Nearly equal diagrams, or a long bar among short ones: what decides drowns in the rounding of the gains.
-  if (best.uncertainty > 1e-12 * best.cost) best = solve<DoubleDouble>(a, b, ground);
-  return std::ldexp(std::sqrt(best.cost), exponent);
+  if (uncertainty(a, b, {ground}, matching) > 1e-12 * cost)
+    cost = matching_cost(a, b, {ground}, Matching<DoubleDouble>(matching));
+  return std::ldexp(std::sqrt(cost), exponent);
 }
 
 }  // namespace geowidth

@@ -10,6 +10,7 @@ LivingClasses::LivingClasses(const DistanceRows& distances, const std::vector<Em
   empty_link_.reserve(edges.size());
   for (const auto& edge : edges) empty_link_.insert(edge.pair, edge.joins ? -1 : births++);
   replacement_.resize(births);
+  fresh_.assign(births, 0);
   dead_.assign((births + 63) / 64, 0);
   sum_.assign(dead_.size(), 0);
   first_word_ = int64_t(sum_.size());
@@ -23,15 +24,19 @@ void LivingClasses::give_birth() {
 
 bool LivingClasses::vanishes(uint64_t pair) const { return distances_.length(pair) < vanished_; }
 
-void LivingClasses::flip(int64_t birth) {
-  const int64_t word = birth >> 6;
-  sum_[word] ^= uint64_t{1} << (birth & 63);
-  first_word_ = std::min(first_word_, word);
-  last_word_ = std::max(last_word_, word);
+// The words of the sum between these births may be non-zero from now on.
+void LivingClasses::widen(int64_t first, int64_t last) {
+  first_word_ = std::min(first_word_, first >> 6);
+  last_word_ = std::max(last_word_, last >> 6);
 }
 
+void LivingClasses::flip(int64_t birth) { sum_[birth >> 6] ^= uint64_t{1} << (birth & 63); }
+
 void LivingClasses::add_span(const Store& store, const Span& span) {
-  for (int64_t i = span.begin; i < span.end; ++i) flip(store.births[i]);
+  if (span.begin == span.end) return;
+  const uint32_t *begin = store.births.data() + span.begin, *end = store.births.data() + span.end;
+  widen(*begin, end[-1]);
+  for (const uint32_t* birth = begin; birth != end; ++birth) flip(*birth);
 }
 
 bool LivingClasses::has_dead(const Store& store, const Span& span) const {
@@ -42,12 +47,14 @@ bool LivingClasses::has_dead(const Store& store, const Span& span) const {
 
 // Adds a vector to the sum, living births in place of dead ones whose replacements are fresh.
 void LivingClasses::add_refreshed(const Store& store, const Span& span) {
-  for (int64_t i = span.begin; i < span.end; ++i) {
-    const int64_t birth = store.births[i];
-    if (is_dead(birth))
-      add_span(replaced_, replacement_[birth]);
+  if (span.begin == span.end) return;
+  const uint32_t *begin = store.births.data() + span.begin, *end = store.births.data() + span.end;
+  widen(*begin, end[-1]);
+  for (const uint32_t* birth = begin; birth != end; ++birth) {
+    if (is_dead(*birth))
+      add_span(replaced_, replacement_[*birth]);
     else
-      flip(birth);
+      flip(*birth);
   }
 }
 
@@ -55,17 +62,23 @@ void LivingClasses::add_refreshed(const Store& store, const Span& span) {
 void LivingClasses::refresh_replacement(int64_t birth) {
   stale_.assign(1, birth);
   while (!stale_.empty()) {
-    Span& span = replacement_[stale_.back()];
+    const int64_t top = stale_.back();
+    if (fresh_[top] == deaths_) {
+      stale_.pop_back();
+      continue;
+    }
+    Span& span = replacement_[top];
     const std::size_t depth = stale_.size();
     bool dead = false;
     for (int64_t i = span.begin; i < span.end; ++i) {
       const int64_t older = replaced_.births[i];
       if (!is_dead(older)) continue;
       dead = true;
-      if (has_dead(replaced_, replacement_[older])) stale_.push_back(older);
+      if (fresh_[older] != deaths_) stale_.push_back(older);
     }
     if (stale_.size() > depth) continue;
     stale_.pop_back();
+    fresh_[top] = deaths_;
     if (!dead) continue;
     add_refreshed(replaced_, span);
     replaced_.used -= span.end - span.begin;
@@ -102,24 +115,22 @@ LivingClasses::Span LivingClasses::take(Store& store) {
   return {begin, end};
 }
 
-// Closes the gaps in both stores once they outweigh what is used.
+// Closes the gaps in both stores once they outweigh half of what is used.
 void LivingClasses::compact() {
-  const auto move = [](Store& store, std::vector<uint32_t>& packed, Span& span) {
-    const int64_t begin = int64_t(packed.size());
-    packed.insert(packed.end(), store.births.begin() + span.begin, store.births.begin() + span.end);
-    span = {begin, int64_t(packed.size())};
+  const auto limit = [](const Store& store) { return store.used + store.used / 2 + 65536; };
+  const auto pack = [&](Store& store, const auto& for_each_span) {
+    if (int64_t(store.births.size()) <= limit(store)) return;
+    std::vector<uint32_t> packed;
+    packed.reserve(limit(store) + limit(store) / 8);  // room until the next time: growing would hold three copies at once
+    for_each_span([&](Span& span) {
+      const int64_t begin = int64_t(packed.size());
+      packed.insert(packed.end(), store.births.begin() + span.begin, store.births.begin() + span.end);
+      span = {begin, int64_t(packed.size())};
+    });
+    store.births.swap(packed);
   };
-  const auto sparse = [](const Store& store) { return int64_t(store.births.size()) > 2 * store.used + 65536; };
-  std::vector<uint32_t> packed;
-  if (sparse(entries_)) {
-    vectors_.for_each([&](Span& span) { move(entries_, packed, span); });
-    entries_.births.swap(packed);
-  }
-  packed.clear();
-  if (sparse(replaced_)) {
-    for (Span& span : replacement_) move(replaced_, packed, span);
-    replaced_.births.swap(packed);
-  }
+  pack(entries_, [&](const auto& move) { vectors_.for_each(move); });
+  pack(replaced_, [&](const auto& move) { std::for_each(replacement_.begin(), replacement_.end(), move); });
 }
 
 // Settles an edge with an empty link at once; otherwise finds its bridge, a vertex of its link, as low as possible.
@@ -130,6 +141,7 @@ bool LivingClasses::open(Pending& edge) {
       refresh_replacement(*birth);
       add_span(replaced_, replacement_[*birth]);
     } else {
+      widen(*birth, *birth);
       flip(*birth);
     }
     return true;
@@ -184,6 +196,7 @@ int64_t LivingClasses::relate(int64_t u, int64_t v, int64_t a, int64_t b) {
   replacement_[youngest] = relation;
   dead_[youngest >> 6] |= uint64_t{1} << (youngest & 63);
   --living_;
+  fresh_[youngest] = ++deaths_;
   return youngest;
 }
 

@@ -109,6 +109,7 @@ class LivingClasses {
   void refresh_replacement(int64_t birth);
   void add_refreshed(const Store& store, const Span& span);
   void add(uint64_t pair);
+  void widen(int64_t first, int64_t last);
   void flip(int64_t birth);
   Span take(Store& store);
   void compact();
@@ -119,11 +120,12 @@ class LivingClasses {
   Store entries_;
   std::vector<Span> replacement_;    // of a dead birth: the older births it became equal to, in replaced_
   Store replaced_;
+  std::vector<int64_t> fresh_;       // of a dead birth: how many had died when its replacement held living births only
   std::vector<uint64_t> dead_, sum_; // one bit per birth
   int64_t first_word_, last_word_;   // the words of sum_ that may be non-zero
   std::vector<Pending> stack_;
   std::vector<int64_t> stale_;
-  int64_t born_ = 0, living_ = 0;
+  int64_t born_ = 0, living_ = 0, deaths_ = 0;
   double vanished_ = -1;             // edges shorter than this have vector zero: no class lived when all had entered
 };
 

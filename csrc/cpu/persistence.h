@@ -20,7 +20,7 @@ namespace geowidth {
 // The bars (birth, death), birth < death, as consecutive numbers in increasing order; death is infinity for a class alive
 // at `threshold`. Entries of infinity are edges that never enter. The matrix must be symmetric with a zero diagonal, its
 // entries non-negative and none NaN. Memory: about 2.2 n^2 bytes, and the vectors of step 3: little on clustered clouds,
-// but up to 40 n^2 bytes measured where thousands of classes live at once (isotropic clouds of 1024 points).
+// but where hundreds of classes live at once (isotropic clouds) 20 n^2 bytes at 1024 points and 57 n^2 at 1500, measured.
 std::vector<double> degree_one_persistence(const DistanceRows& distances, double threshold);
 
 // Whether a matrix is what degree_one_persistence asks for.

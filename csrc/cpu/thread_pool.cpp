@@ -5,11 +5,12 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #if !defined(_WIN32)
-#include <unistd.h>
+#include <pthread.h>
 #endif
 
 namespace geowidth {
@@ -45,7 +46,7 @@ class Pool {
  public:
   void run(Job& job, int threads) {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (static_cast<int>(workers_.size()) < threads - 1) workers_.emplace_back([this] { serve(); });
+    start_workers(threads - 1);
     job_ = &job;
     wanted_ = threads - 1;
     ready_.notify_all();
@@ -58,6 +59,14 @@ class Pool {
   }
 
  private:
+  // Where the system grants no more threads, those there are do the work.
+  void start_workers(int count) {
+    try {
+      while (static_cast<int>(workers_.size()) < count) workers_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {
+    }
+  }
+
   void serve() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
@@ -79,30 +88,26 @@ class Pool {
   int wanted_ = 0, busy_ = 0;
 };
 
-// Leaked on purpose: worker threads wait in it until the process ends. A forked child has none of the parent's
-// threads, so it starts a pool of its own.
-Pool& pool() {
-  static Pool* instance = new Pool;
-#if !defined(_WIN32)
-  static pid_t owner = getpid();
-  if (owner != getpid()) {
-    instance = new Pool;
-    owner = getpid();
-  }
-#endif
-  return *instance;
-}
+// The pool and the lock that says who uses it.
+struct Shared {
+  Pool pool;
+  std::mutex in_use;
+};
 
-std::mutex& pool_in_use() {
-  static std::mutex* mutex = new std::mutex;
+// Leaked on purpose: worker threads wait in it until the process ends.
+Shared* shared = nullptr;
+
+// A forked child has none of the parent's threads, so it starts with a pool of its own, before it has a second thread.
+Shared& the_shared() {
+  static const bool ready = [] {
+    shared = new Shared;
 #if !defined(_WIN32)
-  static pid_t owner = getpid();
-  if (owner != getpid()) {
-    mutex = new std::mutex;
-    owner = getpid();
-  }
+    pthread_atfork(nullptr, nullptr, [] { shared = new Shared; });
 #endif
-  return *mutex;
+    return true;
+  }();
+  (void)ready;
+  return *shared;
 }
 
 }  // namespace
@@ -112,13 +117,14 @@ void parallel_for(int64_t count, int64_t grain, int threads, const std::function
   grain = std::max<int64_t>(1, grain);
   threads = static_cast<int>(std::min<int64_t>(std::max(1, threads), (count + grain - 1) / grain));
   if (threads == 1 || inside) return body(0, count);
-  std::unique_lock<std::mutex> mine(pool_in_use(), std::try_to_lock);
+  Shared& common = the_shared();
+  std::unique_lock<std::mutex> mine(common.in_use, std::try_to_lock);
   if (!mine.owns_lock()) return body(0, count);
   Job job;
   job.body = &body;
   job.count = count;
   job.chunk = std::max(grain, count / (threads * 8));
-  pool().run(job, threads);
+  common.pool.run(job, threads);
   if (job.failure) std::rethrow_exception(job.failure);
 }
 

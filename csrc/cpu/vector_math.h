@@ -9,7 +9,7 @@ struct Constants;
 
 template <>
 struct Constants<float> {
-  using Bits = int32_t;
+  using Bits = uint32_t;  // unsigned: a shift to the left must not overflow
   static constexpr int mantissa = 23, bias = 127, exp_terms = 8, tail_terms = 10;
   static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer held in the low bits
   static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
@@ -24,7 +24,7 @@ struct Constants<float> {
 
 template <>
 struct Constants<double> {
-  using Bits = int64_t;
+  using Bits = uint64_t;
   static constexpr int mantissa = 52, bias = 1023, exp_terms = 14, tail_terms = 21;
   static constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;

@@ -73,15 +73,16 @@ class Operation:
     def choose(self, device, backend=None, **request):
         """The backend to use on device type `device` for `request` (facts such as dtype that `why_not` may ask of)."""
         wanted = backend or os.environ.get("GEOWIDTH_BACKEND") or None
-        candidates = [b for b in self.backends if device in b.devices]
         if wanted:
-            allowed = [b.name for b in candidates]
-            chosen = candidates[allowed.index(choose(f"backend of {self.name} on {device}", wanted, allowed))]
+            candidates = {b.name: b for b in self.backends if device in b.devices}
+            chosen = candidates[choose(f"backend of {self.name} on {device}", wanted, tuple(candidates))]
             reason = chosen.why_not(**request)
             if reason:
                 raise UserError(f"backend {wanted!r} cannot serve {self.name}: {reason}")
             return chosen
-        for candidate in candidates:
+        for candidate in self.backends:
+            if device not in candidate.devices:
+                continue
             reason = candidate.why_not(**request)
             if reason is None:
                 return candidate

@@ -128,58 +128,65 @@ def _setup_context(ctx, inputs, output):
     _, g, u = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(g, u)
-    saved = dict(x=x, gate=gate, up=up, down=down, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
-    if not recompute:
-        saved |= {"u": u} | ({"g": g} if gate is not None else {})
-    saved = {name: tensor for name, tensor in saved.items() if tensor is not None}
-    ctx.names = tuple(saved)
-    ctx.save_for_backward(*saved.values())
+    g, u = (None, None) if recompute else (None if gate is None else g, u)
+    ctx.save_for_backward(x, gate, up, down, gate_bias, up_bias, down_bias, g, u)
 
 
 INPUTS = ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias")
 
 
 def _gradients(ctx, grad_y, _grad_g, _grad_u):
-    saved = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
     if grad_y is None:
         return (None,) * 12
+    x, gate, up, down, gate_bias, up_bias, down_bias, g, u = ctx.saved_tensors
     if torch.is_grad_enabled():  # create_graph=True: gradients that can be differentiated again
-        return (*_differentiable_gradients(ctx, saved, grad_y), *(None,) * 5)
-    gated, width = "gate" in saved, saved["up"].shape[0]
-    needs = Needs(*ctx.needs_input_grad[:6])
+        inputs = (x, gate, up, down, gate_bias, up_bias, down_bias)
+        return (*_differentiable_gradients(ctx, inputs, grad_y), *(None,) * 5)
+    wanted = ctx.needs_input_grad
     run = _backward if torch.compiler.is_compiling() or type(grad_y) is not torch.Tensor else _run_backward
     grad_x, grad_weight, grad_down, grad_bias = run(
-        grad_y, *(saved.get(name) for name in (*INPUTS[:6], "g", "u")), ctx.activation,
-        list(ctx.needs_input_grad[:6]), ctx.backend, ctx.input_precision,
+        grad_y, x, gate, up, down, gate_bias, up_bias, g, u, ctx.activation, list(wanted[:6]), ctx.backend,
+        ctx.input_precision,
     )  # fmt: skip
-    gradients = {"x": grad_x if needs.x else None, "down": grad_down if needs.down else None}
-    for buffer, bias in ((grad_weight, False), (grad_bias, True)):
-        for index, name in enumerate(needs.slots(gated, bias)):
-            rows = buffer[index * padded(width) : index * padded(width) + width]
-            gradients[name + "_bias" if bias else name] = rows
-    if ctx.needs_input_grad[6]:
-        gradients["down_bias"] = grad_y.sum(0)
-    return (*(gradients.get(name) for name in INPUTS), *(None,) * 5)
+    width = up.shape[0]
+    second = padded(width)  # where the second projection begins in a buffer that holds both
+    return (
+        grad_x if wanted[0] else None,
+        grad_weight[:width] if wanted[1] else None,
+        grad_weight.narrow(0, second if wanted[1] else 0, width) if wanted[2] else None,
+        grad_down if wanted[3] else None,
+        grad_bias[:width] if wanted[4] else None,
+        grad_bias.narrow(0, second if wanted[4] else 0, width) if wanted[5] else None,
+        grad_y.sum(0) if wanted[6] else None,
+        *(None,) * 5,
+    )
 
 
-def _differentiable_gradients(ctx, saved, grad_y):
+def _differentiable_gradients(ctx, inputs, grad_y):
     # Views, so that two arguments that are one tensor still get a gradient each.
-    inputs = {name: saved[name].view_as(saved[name]) for name in INPUTS if name in saved}
-    y = ffn_plain(*(inputs.get(name) for name in INPUTS[:4]), ctx.activation, *(inputs.get(n) for n in INPUTS[4:]))
-    needed = [name for name, need in zip(INPUTS, ctx.needs_input_grad, strict=False) if need]
-    found = torch.autograd.grad(y, [inputs[name] for name in needed], grad_y, create_graph=True)
-    gradients = dict(zip(needed, found, strict=True))
-    return [gradients.get(name) for name in INPUTS]
+    inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+    needed = [tensor for tensor, need in zip(inputs, ctx.needs_input_grad, strict=False) if need]
+    with _without_autocast(grad_y.device.type):
+        y = ffn_plain(*inputs[:4], ctx.activation, *inputs[4:])
+        found = iter(torch.autograd.grad(y, needed, grad_y, create_graph=True))
+    return [next(found) if need else None for need in ctx.needs_input_grad[:7]]
 
 
 _forward.register_autograd(_gradients, setup_context=_setup_context)
 
 
 class _Direct(torch.autograd.Function):
-    """The same op without the dispatcher: what a custom op costs in Python, 0.2 ms a call, shows at small layers."""
+    """The same op without the dispatcher: what a custom op costs in Python, 0.2 ms a call, shows at small layers.
 
-    forward = staticmethod(_run_forward)
-    setup_context = staticmethod(_setup_context)
+    Without a `setup_context` of its own too: torch would look up the signature of `forward` at every call.
+    """
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = _run_forward(*inputs)
+        _setup_context(ctx, inputs, output)
+        return output
+
     backward = staticmethod(_gradients)
 
 

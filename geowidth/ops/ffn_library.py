@@ -7,9 +7,10 @@ On a CPU, bfloat16 and float16 products are computed in float32 unless the proce
 library's fallback is up to a hundred times slower than float32.
 """
 
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -18,10 +19,10 @@ from geowidth.ops.activation import ActivationFunction
 # Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
 # of two-byte numbers need more, as the library lays out the weights anew at each call.
 CPU_ROWS, CPU_ROWS_TWO_BYTES = 1024, 8192
+EVERYTHING = slice(None)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """Inputs of one layer. x (tokens, d); gate, up, down (width, d), gate None when ungated; biases or None."""
 
     x: torch.Tensor
@@ -49,15 +50,11 @@ class Problem:
     def prepared(self, dtype=None):
         """The same with every operand row-major, so that results do not depend on how inputs happened to lie, and with
         weights and biases, not x, in `dtype` (None: as they are)."""
-        changed = {}
-        for name in ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias"):
-            tensor = getattr(self, name)
-            if tensor is None:
-                continue
-            ready = tensor.contiguous() if dtype is None or name == "x" else tensor.to(dtype).contiguous()
-            if ready is not tensor:
-                changed[name] = ready
-        return replace(self, **changed) if changed else self
+        if dtype is None or dtype == self.x.dtype:
+            ready = [t if t is None or t.is_contiguous() else t.contiguous() for t in self[:7]]
+        else:
+            ready = [self.x.contiguous(), *(None if t is None else t.to(dtype).contiguous() for t in self[1:7])]
+        return Problem(*ready, *self[7:])
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ def hidden_buffer(tokens, width, like, count=1):
 
 def part(buffer, width, index=0):
     """The `index`-th hidden matrix (tokens, width) of a buffer: a view with row stride count * padded(width)."""
-    return buffer[:, index * padded(width) : index * padded(width) + width]
+    return buffer if buffer.shape[1] == width else buffer.narrow(1, index * padded(width), width)
 
 
 def gradient_rows(slots, width):
@@ -113,14 +110,11 @@ def product_dtype(x, device=None):
     return x.dtype
 
 
-@contextmanager
 def float32_products(x, input_precision):
-    """The library's float32 products on a GPU at this precision, whatever the process-wide switch says."""
-    if x.device.type != "cuda" or x.dtype != torch.float32:
-        yield
-        return
-    with matmul_switch(input_precision == "tf32"):
-        yield
+    """A context: the library's float32 products on a GPU at this precision, whatever the process-wide switch says."""
+    if x.dtype != torch.float32 or x.device.type != "cuda":
+        return nullcontext()
+    return matmul_switch(input_precision == "tf32")
 
 
 @contextmanager
@@ -155,6 +149,18 @@ def rows_per_block(problem, device=None):
     return -(-problem.tokens // max(1, -(-problem.tokens // most)))
 
 
+def blocks(tokens, rows):
+    """Slices of `rows` tokens each (the last may be shorter), one without bounds if that is all of them."""
+    if rows >= tokens:
+        return [EVERYTHING] if tokens else []
+    return [slice(begin, min(begin + rows, tokens)) for begin in range(0, tokens, rows)]
+
+
+def taken(tensor, block):
+    """tensor[block], the tensor itself where that is all of it; None for None."""
+    return tensor if tensor is None or block is EVERYTHING else tensor[block]
+
+
 def forward(problem, elementwise, keep):
     """(y (tokens, d), g, u): g and u (tokens, width) are the projections if `keep`, else empty."""
     dtype = product_dtype(problem.x)
@@ -162,34 +168,43 @@ def forward(problem, elementwise, keep):
     x, width, tokens, gated = wide.x, wide.width, wide.tokens, wide.gate is not None
     rows = rows_per_block(wide)
     y = torch.empty_like(x)
-    kept = tokens if keep else rows
-    g = part(hidden_buffer(kept, width, x), width) if gated else None
-    u = part(hidden_buffer(kept, width, x), width)
-    h = part(hidden_buffer(rows, width, x), width) if keep else (g if gated else u)
+    if keep:
+        g = part(hidden_buffer(tokens, width, x), width) if gated else None
+        u, h = (part(hidden_buffer(count, width, x), width) for count in (tokens, rows))
+    else:  # in one piece: what an allocator takes and gives back at every call is then as much as it holds on to
+        both = hidden_buffer(rows, width, x, 1 + gated)
+        g, u = part(both, width) if gated else None, part(both, width, int(gated))
+        h = g if gated else u
     scratch = hidden_buffer(rows, width, wide.up) if dtype != x.dtype else None
-    for begin in range(0, tokens, max(rows, 1)):
-        size = min(rows, tokens - begin)
-        block = slice(begin, begin + size)
-        place = block if keep else slice(0, size)
-        g_block, u_block, h_block = None if g is None else g[place], u[place], h[:size]
-        project(wide, x[block], g_block, u_block, scratch)
+    for block in blocks(tokens, rows):
+        first = first_rows(block)
+        place = block if keep else first
+        g_block, u_block, h_block = taken(g, place), taken(u, place), taken(h, first)
+        project(wide, taken(x, block), g_block, u_block, scratch)
         elementwise.forward(problem.function, g_block, u_block, h_block)
-        out = y[block] if dtype == x.dtype else torch.empty_like(y[block], dtype=dtype)
-        linear(h_block.to(dtype), wide.down.T, wide.down_bias, out)
-        if dtype != x.dtype:
-            y[block] = out
+        if dtype == x.dtype:
+            linear(h_block, wide.down.T, wide.down_bias, taken(y, block))
+        else:
+            out = torch.empty_like(y[block], dtype=dtype)
+            y[block] = linear(h_block.to(dtype), wide.down.T, wide.down_bias, out)
     return y, *(t if keep and t is not None else x.new_empty(0, 0) for t in (g, u))
+
+
+def first_rows(block):
+    """As many rows as `block` has, from the first on."""
+    return block if block is EVERYTHING else slice(0, block.stop - block.start)
 
 
 def project(wide, x, g, u, scratch):
     """g, u = x gate^T, x up^T (with biases), rounded to their dtype. wide: a Problem with weights in product_dtype."""
+    if scratch is None:
+        if g is not None:
+            linear(x, wide.gate, wide.gate_bias, g)
+        linear(x, wide.up, wide.up_bias, u)
+        return
     x = x.to(wide.up.dtype)
     for weight, bias, out in ((wide.gate, wide.gate_bias, g), (wide.up, wide.up_bias, u)):
-        if weight is None:
-            continue
-        if scratch is None:
-            linear(x, weight, bias, out)
-        else:
+        if weight is not None:
             out.copy_(linear(x, weight, bias, part(scratch, wide.width)[: x.shape[0]]))
 
 
@@ -235,51 +250,49 @@ class _Backward:
             scratch = hidden_buffer(rows, width, like) if self.dtype != problem.x.dtype else None
         pair = hidden_buffer(rows, width, like, 1 + self.gated)
         grad_hidden = part(hidden_buffer(rows, width, like), width)
-        for begin in range(0, tokens, max(rows, 1)):
-            size = min(rows, tokens - begin)
-            block = slice(begin, begin + size)
-            place = slice(0, size) if again else block
-            g_block, u_block = None if g is None else g[place], u[place]
+        for block in blocks(tokens, rows):
+            first = first_rows(block)
+            place = first if again else block
+            x, g_block, u_block = taken(problem.x, block), taken(g, place), taken(u, place)
             if again:
-                project(self.problem, problem.x[block], g_block, u_block, scratch)
-            self._block(block, g_block, u_block, pair[:size], grad_hidden[:size])
+                project(problem, x, g_block, u_block, scratch)
+            self._block(block, x, g_block, u_block, taken(pair, first), taken(grad_hidden, first))
         dtype = problem.x.dtype
+        if self.dtype == dtype:
+            return self.grad_x, self.grad_weight, self.grad_down, self.grad_bias
         return self.grad_x, self.grad_weight.to(dtype), self.grad_down.to(dtype), self.grad_bias.to(dtype)
 
-    def _block(self, block, g, u, pair, grad_hidden):
-        problem, wide, width = self.problem, self.problem, self.problem.width
-        grad_y = self.grad_y[block].to(self.dtype)
-        torch.mm(grad_y, wide.down.T, out=grad_hidden)
+    def _block(self, block, x, g, u, pair, grad_hidden):
+        problem, width = self.problem, self.problem.width
+        grad_y = taken(self.grad_y, block)
+        if self.dtype != problem.x.dtype:
+            x, g, u, grad_y = (None if t is None else t.to(self.dtype) for t in (x, g, u, grad_y))
+        torch.mm(grad_y, problem.down.T, out=grad_hidden)
         parts = {"up": part(pair, width, int(self.gated)), "gate": part(pair, width) if self.gated else None}
-        g = None if g is None else g.to(self.dtype)
         hidden = grad_hidden if self.needs.down else None  # overwrites what it was made from
-        self.elementwise.backward(
-            problem.function, g, u.to(self.dtype), grad_hidden, parts["gate"], parts["up"], hidden
-        )
+        self.elementwise.backward(problem.function, g, u, grad_hidden, parts["gate"], parts["up"], hidden)
+        anew = not block.start
         if self.needs.down:
-            self._add(self.grad_down, hidden.T, grad_y, block.start)
-        if self.slots:
-            x = problem.x[block].to(self.dtype)
-            for index, name in enumerate(self.slots):
-                self._add(self._slot(self.grad_weight, index), parts[name].T, x, block.start)
+            self._add(self.grad_down, hidden.T, grad_y, anew)
+        for index, name in enumerate(self.slots):
+            self._add(self._slot(self.grad_weight, index), parts[name].T, x, anew)
         for index, name in enumerate(self.bias_slots):
-            total = parts[name].sum(0)
-            slot = self._slot(self.grad_bias, index)
-            slot.copy_(total) if block.start == 0 else slot.add_(total)
+            total, slot = parts[name].sum(0), self._slot(self.grad_bias, index)
+            slot.copy_(total) if anew else slot.add_(total)
         if self.needs.x:
             self._input_gradient(block, parts)
 
     def _slot(self, buffer, index):
-        return buffer[index * padded(self.problem.width) :][: self.problem.width]
+        return buffer.narrow(0, index * padded(self.problem.width), self.problem.width)
 
     @staticmethod
-    def _add(total, left, right, start):
-        """total (+)= left right, overwriting at the first block."""
-        torch.mm(left, right, out=total) if start == 0 else total.addmm_(left, right)
+    def _add(total, left, right, anew):
+        """total = left right, or total += left right."""
+        torch.mm(left, right, out=total) if anew else total.addmm_(left, right)
 
     def _input_gradient(self, block, parts):
         same = self.dtype == self.problem.x.dtype
-        out = self.grad_x[block]
+        out = taken(self.grad_x, block)
         wide = out if same else torch.empty_like(out, dtype=self.dtype)
         if self.gated:
             torch.mm(parts["gate"], self.problem.gate, out=wide)

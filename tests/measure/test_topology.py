@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -317,6 +318,33 @@ def test_equal_to_the_assignment_on_real_sizes(ground):
     rng = np.random.default_rng(0)
     a, b = random_diagram(rng, 331, "spread"), random_diagram(rng, 293, "spread")
     assert diagram_distance(a, b, ground=ground) == pytest.approx(assignment_distance(a, b, ground), rel=1e-12)
+
+
+def test_equal_to_the_assignment_where_most_pairs_are_worthwhile():
+    # Directions without clusters: thousands of bars side by side, and which pairs matter only the potentials tell.
+    a, b = persistence_diagram(angles(150)), persistence_diagram(angles(151))
+    assert min(len(a), len(b)) > 300
+    for ground in ("sup", "euclidean"):
+        expected = assignment_distance(a, b, ground)
+        assert diagram_distance(a, b, ground=ground) == pytest.approx(expected, rel=1e-12)
+        assert diagram_distance(b, a, ground=ground) == pytest.approx(expected, rel=1e-12)
+
+
+def test_thousands_of_bars_side_by_side():
+    clouds = [np.random.default_rng(seed).standard_normal((400, 256)) for seed in (0, 1)]
+    clouds = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in clouds]
+    a, b = (persistence_diagram(2 * np.arcsin(np.minimum(cdist(x, x) / 2, 1)), validate=False) for x in clouds)
+    assert min(len(a), len(b)) > 2000
+    start = time.process_time()
+    assert diagram_distance(a, b) == pytest.approx(diagram_distance(b, a), rel=1e-12)
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("ground, left_over", [("sup", 0.25), ("euclidean", 0.5)])
+def test_thousands_of_equal_bars(ground, left_over):
+    a, b = np.tile([1.0, 2.0], (2000, 1)), np.tile([1.0, 2.5], (1500, 1))
+    expected = math.sqrt(1500 * 0.25 + 500 * left_over)
+    assert diagram_distance(a, b, ground=ground) == pytest.approx(expected, rel=1e-12)
 
 
 def test_equal_diagrams_in_any_order_are_at_distance_zero(rng):

@@ -124,7 +124,7 @@ def test_memory_contract(width):
 
 
 def test_without_gradients_no_full_hidden_buffer_exists(monkeypatch):
-    """On a CPU one block of rows is all that lives between the products."""
+    """On a CPU one block of rows is all that lives between the products, both projections of it in one buffer."""
     inputs = {n: None if t is None else t.detach() for n, t in make(8200, 8, 37).items()}
     buffers = []
 
@@ -134,7 +134,9 @@ def test_without_gradients_no_full_hidden_buffer_exists(monkeypatch):
 
     monkeypatch.setattr(ffn_library, "hidden_buffer", watched)
     call(inputs, "swiglu")
-    assert buffers == [(912, 40), (912, 40)]
+    assert buffers == [(912, 80)]
+    blocks = [ffn_library.blocks(1500, rows) for rows in (1500, 1000)]
+    assert blocks == [[slice(None)], [slice(0, 1000), slice(1000, 1500)]] and ffn_library.blocks(0, 0) == []
 
 
 def test_zero_tokens_give_zero_gradients(poisoned):
