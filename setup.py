@@ -207,7 +207,13 @@ def add_native(ninja, output):
     """Rules and edges for geowidth._native."""
     compiler = host_compiler()
     flags = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-pthread"]
-    flags += ["-Wall", "-Wextra", "-DNDEBUG", f'-DGEOWIDTH_COMPILER=\\"{Path(compiler.split()[-1]).name}\\"']
+    flags += [
+        "-Wall",
+        "-Wextra",
+        "-Wno-psabi",
+        "-DNDEBUG",
+        f'-DGEOWIDTH_COMPILER=\\"{Path(compiler.split()[-1]).name}\\"',
+    ]
     flags += [*include_folders(), os.environ.get("CXXFLAGS", "")]
     ninja.rule("cxx", f"{compiler} -MMD -MF $out.d {' '.join(flags)} $variant -c $in -o $out", depfile=True)
     shared = ["-undefined", "dynamic_lookup", "-bundle"] if sys.platform == "darwin" else ["-shared"]

@@ -2,6 +2,8 @@
 
 import math
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -229,7 +231,7 @@ def test_bad_input_is_named(x, y, options, words):
 def test_cuda_says_why_not_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     reasons = dict(distances.OPERATION.report("cuda"))
-    assert "GPU" in reasons["cuda"] or "not built" in reasons["cuda"]
+    assert re.search("CUDA|GPU|not built", reasons["cuda"])
     assert reasons["torch"] is None
 
 
