@@ -19,7 +19,14 @@ from geowidth.geometry import (
     times_power_of_two,
     unit_scale,
 )
-from geowidth.ops import _distances_compiled, _distances_cuda, _distances_torch, cuda_support
+from geowidth.ops import (
+    _distances_compiled,
+    _distances_cuda,
+    _distances_torch,
+    _distances_triton,
+    cuda_support,
+    triton_support,
+)
 from geowidth.ops.backend import Backend, Operation, why_not_native
 
 BLOCK = 2048  # rows and columns computed at a time when the result goes to `out`
@@ -33,7 +40,8 @@ def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, b
     geometry   "raw", "spherical" or "hyperbolic" -> a tensor (n, m); a sequence of them, or "all" -> {name: tensor},
                for little more than the price of one
     radius     of the hyperbolic geometry, 0 < radius < 1
-    backend    "native" (compiled, CPU), "cuda" (compiled, GPU) or "torch"; None: the best one, or GEOWIDTH_BACKEND
+    backend    "native" (compiled, CPU), "cuda" (compiled, GPU), "triton" (GPU) or "torch"; None: the best one, or
+               GEOWIDTH_BACKEND
     threads    of the native backend (default torch.get_num_threads()); changes no bit of the result
     out        array or numpy memory map (n, m) of the result's dtype ({name: array} for several geometries), filled
                block by block, so that no more than a block of the result is in memory; returned. Not differentiable.
@@ -282,6 +290,8 @@ OPERATION = Operation(
     [
         Backend("native", ("cpu",), _distances_compiled.run, why_not_native),
         Backend("cuda", ("cuda",), _distances_cuda.run, cuda_support.why_not),
+        Backend("triton", ("cuda",), _distances_triton.run, triton_support.why_not_cuda),
+        Backend("triton", ("cpu",), _distances_triton.run, triton_support.why_not_cpu),
         Backend("torch", ("cpu", "cuda"), _distances_torch.run),
     ],
 )

@@ -21,6 +21,16 @@ def why_not(device_type="cuda", dtype=None, **_):
     return _no_gpu()
 
 
+def why_not_cuda(**_):
+    """None when Triton kernels that take every float type can serve CUDA tensors, else a sentence."""
+    return why_not("cuda")
+
+
+def why_not_cpu(**_):
+    """None in Triton's interpreter, which serves CPU tensors, else a sentence."""
+    return why_not("cpu")
+
+
 @cache
 def _not_importable():
     try:

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from geowidth.ops import pairwise_distances
+from geowidth.ops import pairwise_distances, triton_support
 
 BACKENDS = [("cpu", "native"), ("cpu", "torch")]
 if torch.cuda.is_available():
-    BACKENDS += [("cuda", "cuda"), ("cuda", "torch")]
+    BACKENDS += [("cuda", "cuda"), ("cuda", "triton"), ("cuda", "torch")]
+if triton_support.interpreted():  # a process of its own, started by tests/kernels/test_measure_interpreted.py
+    BACKENDS = [("cpu", "triton")]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda p: f"{p[1]}-{p[0]}")
