@@ -3,7 +3,7 @@
 import torch
 
 from geowidth.geometry import chord_scale
-from geowidth.ops import cuda_support
+from geowidth.ops import cuda_support, triton_support
 from geowidth.ops._distances_torch import NEAR
 
 
@@ -31,5 +31,6 @@ def run(x, y, names, radius, threads):
                 outputs,
                 near=NEAR[x.dtype],
                 symmetric=y is None,
+                processors=triton_support.processors(x),
             )
     return list(outputs.values())

@@ -12,10 +12,11 @@ from functools import partial
 import torch
 
 from geowidth.errors import UserError, choose
-from geowidth.ops import cuda_support
+from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.entropic_descent import RANK, SMALL, Problem, Run, Side, divergence, round_onto_marginals
 from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
+from geowidth.ops.entropic_triton import TritonStep
 from geowidth.ops.ffn_library import float32_products
 from geowidth.ops.gromov_inputs import cost_pair, positive, thread_count, torch_threads, weights
 
@@ -192,6 +193,8 @@ ENTROPIC_GROMOV_WASSERSTEIN = Operation(
     [
         Backend("native", ("cpu",), partial(_solve, step=NativeStep), why_not_native),
         Backend("cuda", ("cuda",), partial(_solve, step=CudaStep), partial(cuda_support.why_not, cooperative=True)),
+        Backend("triton", ("cuda",), partial(_solve, step=TritonStep), triton_support.why_not_cuda),
+        Backend("triton", ("cpu",), partial(_solve, step=TritonStep), triton_support.why_not_cpu),
         Backend("torch", ("cpu", "cuda"), partial(_solve, step=TorchStep)),
     ],
 )

@@ -31,6 +31,15 @@ def why_not_cpu(**_):
     return why_not("cpu")
 
 
+def processors(tensor):
+    """Multiprocessors of the tensor's GPU; a few in the interpreter, so that work is shared there too."""
+    if not tensor.is_cuda:
+        return 3
+    import torch
+
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count
+
+
 @cache
 def _not_importable():
     try:

@@ -1,10 +1,11 @@
 """Distances of three geometries from one Gram matrix: the twins of kernels/cuda/distances.cu.
 
 epilogue    one pass over the Gram matrix gives every matrix that is wanted; of a symmetric one a tile above the
-            diagonal is computed once and written twice. It flags the tiles that hold near pairs, those whose distance
-            the Gram matrix has lost to cancellation.
-refine      near pairs of the flagged tiles, again from the raw rows in float64: pair by pair where a tile has few, the
-            whole tile together where it has many. Other tiles cost one load.
+            diagonal is computed once and written twice. Near pairs, whose distance the Gram matrix has lost to
+            cancellation, are listed: one by one where a tile has few, the whole tile where it has many.
+pairs       the pairs listed, again from the raw rows in float64, a program a pair.
+tiles       the near pairs of the tiles listed, likewise, a program a tile.
+The order of the lists, which atomics make, changes no bit.
 
 The formulas are those of csrc/geometry/{raw,spherical,hyperbolic,rows}.h. Everything before the last step is float64.
 """
@@ -15,12 +16,14 @@ import triton
 import triton.language as tl
 from geowidth.kernels import elementary
 
-# Sizes chosen by counting bytes and registers on data sheets; not yet measured on a card.
-TILE = 64  # rows and columns of a tile of `epilogue`
-PART = 32  # rows and columns of a program of `refine`
-FEW = 32  # near pairs of a part up to which they are taken one by one
-COLUMNS = 1024  # elements of two rows that a step of the one-by-one loop takes
-WARPS = {"epilogue": 8, "refine": 4}
+GEOMETRIES = ("raw", "spherical", "hyperbolic")
+
+# Sizes chosen by counting bytes and registers on data sheets and in RESOURCES.csv; not yet measured on a card.
+TILE = 32  # rows and columns that a program takes at a time: whole 128-byte lines of float32, also when transposed
+FEW = 32  # near pairs of a tile up to which they are listed one by one
+COLUMNS = 1024  # elements of two rows that a step of `pairs` takes
+WARPS = {"epilogue": 8, "pairs": 4, "tiles": 8}
+RESIDENT = {"pairs": 4, "tiles": 1}  # programs a processor, as the registers allow
 
 
 # ---------------------------------------------------------------- which tile
@@ -62,7 +65,7 @@ def offsets(row, column, stride, SIZE: tl.constexpr):
 @triton.jit
 def raw_square(gram, square_x, square_y, near):
     """(|x - y|^2, whether the Gram form has lost digits)."""
-    whole = square_x[:, None] + square_y[None, :]
+    whole = square_x + square_y
     square = whole - (gram + gram)
     return square, square < near * whole
 
@@ -70,7 +73,7 @@ def raw_square(gram, square_x, square_y, near):
 @triton.jit
 def half_square(gram, square_x, square_y, near):
     """(h = sin^2(t/2), t <= pi/2 the angle of the two lines, whether the Gram form has lost digits)."""
-    inverse = (1.0 / tl.sqrt(square_x))[:, None] * (1.0 / tl.sqrt(square_y))[None, :]
+    inverse = (1.0 / tl.sqrt(square_x)) * (1.0 / tl.sqrt(square_y))
     half = 0.5 - 0.5 * tl.abs(gram * inverse)
     return half, half < 0.5 * near
 
@@ -109,14 +112,14 @@ def hyperbolic_distance(half, opposite, scale):
 
 @triton.jit
 def store_tile(out, value, null, row, column, n, m, SYMMETRIC: tl.constexpr, TILE: tl.constexpr):
-    """Write a tile and, in a symmetric matrix, its mirror image; `null` (TILE,): what stands on the diagonal."""
+    """Write a tile and, in a symmetric matrix, its mirror image; `null` (TILE, 1): what stands on the diagonal."""
     local = tl.arange(0, TILE)
     rows, columns = row + local < n, column + local < m
     if SYMMETRIC:
         if row == column:
             # A library's Gram matrix need not be symmetric in its last bits: both twins are the upper one.
             value = tl.where(local[:, None] < local[None, :], value, tl.trans(value))
-            value = tl.where(local[:, None] == local[None, :], null[:, None], value)
+            value = tl.where(local[:, None] == local[None, :], null, value)
         else:
             start, within = offsets(column, row, m, TILE)
             tl.store(out + start + within, tl.trans(value), mask=columns[:, None] & rows[None, :])
@@ -149,20 +152,34 @@ def load_gram(gram, row, column, n, m, SIZE: tl.constexpr):
     return tl.load(gram + start + within, mask=(rows < n)[:, None] & (columns < m)[None, :], other=0.0).to(tl.float64)
 
 
+@triton.jit
+def list_pairs(place, lost, count, row, column, m, TILE: tl.constexpr):
+    """Write the offsets of the `count` pairs under the mask `lost` of a tile to `place` and after."""
+    local = tl.arange(0, TILE)
+    index = local[:, None] * TILE + local[None, :]
+    left = tl.where(lost, index, TILE * TILE)
+    for k in range(count):
+        first = tl.min(left)
+        tl.store(place + k, (row + first // TILE).to(tl.int64) * m + (column + first % TILE))
+        left = tl.where(index == first, TILE * TILE, left)
+
+
 @triton.jit(do_not_specialize=["n"])
 def epilogue_kernel(
-    gram, square_x, square_y, scale, raw, spherical, hyperbolic, flags, n, m, near,
+    gram, square_x, square_y, scale, raw, spherical, hyperbolic, counts, tiles, pairs, n, m, near,
     RAW: tl.constexpr, SPHERICAL: tl.constexpr, HYPERBOLIC: tl.constexpr, SYMMETRIC: tl.constexpr, TILE: tl.constexpr,
+    FEW: tl.constexpr,
 ):  # fmt: skip
     """gram (n, m) of any float type, square_x (n,), square_y (m,) float64, scale (1,) float64; outputs (n, m) of one
-    float type; flags (programs,) int32: whether the tile holds a near pair."""
+    float type; counts (2,) int32: 0 at first, then how many of tiles (programs,) int32, numbers of programs, and of
+    pairs (programs * FEW,) int64, offsets into the matrices, are listed."""
     row, column, wanted = tile_of_program(tl.program_id(0), n, m, SYMMETRIC, TILE)
     row, column = row * TILE, column * TILE
-    some = 0
     if wanted:
         kind: tl.constexpr = raw.dtype.element_ty
         products = load_gram(gram, row, column, n, m, TILE)
-        norms_x, norms_y = load_squares(square_x, row, n, TILE), load_squares(square_y, column, m, TILE)
+        norms_x = load_squares(square_x, row, n, TILE)[:, None]
+        norms_y = load_squares(square_y, column, m, TILE)[None, :]
         lost = tl.full((TILE, TILE), 0, tl.int1)
         null = (norms_x - norms_x).to(kind)  # NaN for a row that is not finite
         if RAW:
@@ -179,8 +196,12 @@ def epilogue_kernel(
             if HYPERBOLIC:
                 value = hyperbolic_distance(half, opposite, tl.load(scale).to(kind))
                 store_tile(hyperbolic, value, null, row, column, n, m, SYMMETRIC, TILE)
-        some = tl.max((lost & candidates(row, column, n, m, SYMMETRIC, TILE)).to(tl.int32))
-    tl.store(flags + tl.program_id(0), some)
+        lost = lost & candidates(row, column, n, m, SYMMETRIC, TILE)
+        count = tl.sum(lost.to(tl.int32))
+        if count > FEW:
+            tl.store(tiles + tl.atomic_add(counts, 1), tl.program_id(0))
+        elif count > 0:
+            list_pairs(pairs + tl.atomic_add(counts + 1, count), lost, count, row, column, m, TILE)
 
 
 # ---------------------------------------------------------------- refinement
@@ -239,16 +260,15 @@ def one_pair(x, y, dot, square_x, square_y, depth, ANGULAR: tl.constexpr, NARROW
 @triton.jit
 def all_pairs(
     x, y, dots, square_x, square_y, rows, columns, n, m, depth,
-    ANGULAR: tl.constexpr, NARROW: tl.constexpr, PART: tl.constexpr,
+    ANGULAR: tl.constexpr, NARROW: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """(|x_i - y_j|^2, h) (PART, PART) of the rows numbered `rows` and `columns`."""
-    swap = square_x[:, None] > square_y[None, :]
-    square_a = tl.minimum(square_x[:, None], square_y[None, :])
-    square_b = tl.maximum(square_x[:, None], square_y[None, :])
+    """(|x_i - y_j|^2, h) (TILE, TILE) of the rows numbered `rows` and `columns`."""
+    swap = square_x > square_y
+    square_a, square_b = tl.minimum(square_x, square_y), tl.maximum(square_x, square_y)
     factor = projection_factor(dots, square_b, NARROW)
-    apart = tl.zeros((PART, PART), tl.float64)
-    square = tl.zeros((PART, PART), tl.float64)
-    along = tl.zeros((PART, PART), tl.float64)
+    apart = tl.zeros((TILE, TILE), tl.float64)
+    square = tl.zeros((TILE, TILE), tl.float64)
+    along = tl.zeros((TILE, TILE), tl.float64)
     x_rows, y_rows = x + rows.to(tl.int64) * depth, y + columns.to(tl.int64) * depth
     for k in range(depth):
         u = widened(tl.load(x_rows + k, mask=rows < n, other=0.0))[:, None]
@@ -263,90 +283,117 @@ def all_pairs(
 
 
 @triton.jit
-def store_pairs(out, value, mask, row, column, m, SYMMETRIC: tl.constexpr, PART: tl.constexpr):
-    """Write the entries under `mask`, and their mirror images."""
-    local = tl.arange(0, PART)
-    start, within = offsets(row, column, m, PART)
-    tl.store(out + start + within, value, mask=mask)
+def store_both(out, value, mask, rows, columns, m, SYMMETRIC: tl.constexpr):
+    """Write entries (rows, columns) under `mask`, and their mirror images."""
+    tl.store(out + (rows.to(tl.int64) * m + columns), value, mask=mask)
     if SYMMETRIC:
-        start = column.to(tl.int64) * m + row
-        tl.store(out + start + (local[None, :] * m + local[:, None]), value, mask=mask)
+        tl.store(out + (columns.to(tl.int64) * m + rows), value, mask=mask)
+
+
+@triton.jit
+def store_refined(
+    raw, spherical, hyperbolic, square, half, unsafe, parallel, opposite, scale, rows, columns, m,
+    RAW: tl.constexpr, SPHERICAL: tl.constexpr, HYPERBOLIC: tl.constexpr, SYMMETRIC: tl.constexpr,
+):  # fmt: skip
+    """Write raw distances under `unsafe` and directional ones under `parallel`: what is near in one geometry need not
+    be in the other, and a matrix must not depend on which others are asked for."""
+    kind: tl.constexpr = raw.dtype.element_ty
+    if RAW:
+        store_both(raw, raw_distance(tl.where(unsafe, square, 0.0), kind), unsafe, rows, columns, m, SYMMETRIC)
+    half = tl.where(parallel, half, 0.0).to(kind)
+    if SPHERICAL:
+        store_both(spherical, spherical_distance(half, opposite), parallel, rows, columns, m, SYMMETRIC)
+    if HYPERBOLIC:
+        value = hyperbolic_distance(half, opposite, tl.load(scale).to(kind))
+        store_both(hyperbolic, value, parallel, rows, columns, m, SYMMETRIC)
+
+
+@triton.jit
+def unsafe_and_parallel(dots, square_x, square_y, near, RAW: tl.constexpr, ANGULAR: tl.constexpr):
+    """Masks of the pairs near in the raw geometry and in the directional ones."""
+    unsafe = dots != dots
+    parallel = unsafe
+    if RAW:
+        _, unsafe = raw_square(dots, square_x, square_y, near)
+    if ANGULAR:
+        _, parallel = half_square(dots, square_x, square_y, near)
+    return unsafe, parallel
+
+
+@triton.jit(do_not_specialize=["m", "depth"])
+def pairs_kernel(
+    gram, x, y, square_x, square_y, scale, raw, spherical, hyperbolic, counts, pairs, m, depth, near,
+    RAW: tl.constexpr, SPHERICAL: tl.constexpr, HYPERBOLIC: tl.constexpr, SYMMETRIC: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """x (n, depth), y (m, depth) contiguous rows; the rest as `epilogue_kernel` has and leaves it."""
+    ANGULAR: tl.constexpr = SPHERICAL or HYPERBOLIC
+    NARROW: tl.constexpr = x.dtype.element_ty != tl.float64
+    for slot in range(tl.program_id(0), tl.load(counts + 1), tl.num_programs(0)):
+        offset = tl.load(pairs + slot)
+        i, j = offset // m, offset % m
+        dot, norm_x, norm_y = tl.load(gram + offset).to(tl.float64), tl.load(square_x + i), tl.load(square_y + j)
+        unsafe, parallel = unsafe_and_parallel(dot, norm_x, norm_y, near, RAW, ANGULAR)
+        square, half = one_pair(
+            x + i * depth, y + j * depth, dot, norm_x, norm_y, depth, ANGULAR, NARROW, COLUMNS
+        )  # fmt: skip
+        store_refined(
+            raw, spherical, hyperbolic, square, half, unsafe, parallel, dot < 0.0, scale, i, j, m,
+            RAW, SPHERICAL, HYPERBOLIC, SYMMETRIC,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["n", "m", "depth"])
-def refine_kernel(
-    gram, x, y, square_x, square_y, scale, raw, spherical, hyperbolic, flags, n, m, depth, near,
-    RAW: tl.constexpr, SPHERICAL: tl.constexpr, HYPERBOLIC: tl.constexpr, SYMMETRIC: tl.constexpr,
-    TILE: tl.constexpr, PART: tl.constexpr, FEW: tl.constexpr, COLUMNS: tl.constexpr,
+def tiles_kernel(
+    gram, x, y, square_x, square_y, scale, raw, spherical, hyperbolic, counts, tiles, n, m, depth, near,
+    RAW: tl.constexpr, SPHERICAL: tl.constexpr, HYPERBOLIC: tl.constexpr, SYMMETRIC: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program a part (PART, PART) of an epilogue's tile; x (n, depth), y (m, depth) contiguous rows."""
+    """As `pairs_kernel`, for the tiles listed."""
     ANGULAR: tl.constexpr = SPHERICAL or HYPERBOLIC
     NARROW: tl.constexpr = x.dtype.element_ty != tl.float64
-    kind: tl.constexpr = raw.dtype.element_ty
-    parts: tl.constexpr = TILE // PART
-    tile, part = tl.program_id(0) // (parts * parts), tl.program_id(0) % (parts * parts)
-    if tl.load(flags + tile) != 0:
-        row, column, _ = tile_of_program(tile, n, m, SYMMETRIC, TILE)
-        row, column = row * TILE + part // parts * PART, column * TILE + part % parts * PART
-        rows, columns = row + tl.arange(0, PART), column + tl.arange(0, PART)
-        dots = load_gram(gram, row, column, n, m, PART)
-        norms_x, norms_y = load_squares(square_x, row, n, PART), load_squares(square_y, column, m, PART)
-        inside = candidates(row, column, n, m, SYMMETRIC, PART)
-        square, half = tl.zeros_like(dots), tl.zeros_like(dots)
-        unsafe, parallel = tl.zeros_like(inside), tl.zeros_like(inside)
-        if RAW:
-            square, unsafe = raw_square(dots, norms_x, norms_y, near)
-        if ANGULAR:
-            half, parallel = half_square(dots, norms_x, norms_y, near)
-        unsafe, parallel = unsafe & inside, parallel & inside
-        lost = unsafe | parallel
-        count = tl.sum(lost.to(tl.int32))
-        if count > FEW:
-            square, half = all_pairs(
-                x, y, dots, norms_x, norms_y, rows, columns, n, m, depth, ANGULAR, NARROW, PART
-            )  # fmt: skip
-        else:
-            index = tl.arange(0, PART)[:, None] * PART + tl.arange(0, PART)[None, :]
-            left = tl.where(lost, index, PART * PART)
-            for _ in range(count):
-                first = tl.min(left)
-                i, j = row + first // PART, column + first % PART
-                one, two = one_pair(
-                    x + i.to(tl.int64) * depth, y + j.to(tl.int64) * depth,
-                    tl.load(gram + i.to(tl.int64) * m + j).to(tl.float64), tl.load(square_x + i), tl.load(square_y + j),
-                    depth, ANGULAR, NARROW, COLUMNS,
-                )  # fmt: skip
-                square, half = tl.where(index == first, one, square), tl.where(index == first, two, half)
-                left = tl.where(index == first, PART * PART, left)
-        if RAW:
-            value = raw_distance(tl.where(unsafe, square, 0.0), kind)
-            store_pairs(raw, value, unsafe, row, column, m, SYMMETRIC, PART)
-        if ANGULAR:
-            half, opposite = tl.where(parallel, half, 0.0).to(kind), dots < 0.0
-            if SPHERICAL:
-                value = spherical_distance(half, opposite)
-                store_pairs(spherical, value, parallel, row, column, m, SYMMETRIC, PART)
-            if HYPERBOLIC:
-                value = hyperbolic_distance(half, opposite, tl.load(scale).to(kind))
-                store_pairs(hyperbolic, value, parallel, row, column, m, SYMMETRIC, PART)
+    local = tl.arange(0, TILE)
+    for slot in range(tl.program_id(0), tl.load(counts), tl.num_programs(0)):
+        row, column, _ = tile_of_program(tl.load(tiles + slot), n, m, SYMMETRIC, TILE)
+        row, column = row * TILE, column * TILE
+        dots = load_gram(gram, row, column, n, m, TILE)
+        norms_x = load_squares(square_x, row, n, TILE)[:, None]
+        norms_y = load_squares(square_y, column, m, TILE)[None, :]
+        unsafe, parallel = unsafe_and_parallel(dots, norms_x, norms_y, near, RAW, ANGULAR)
+        square, half = all_pairs(
+            x, y, dots, norms_x, norms_y, row + local, column + local, n, m, depth, ANGULAR, NARROW, TILE
+        )  # fmt: skip
+        inside = candidates(row, column, n, m, SYMMETRIC, TILE)
+        store_refined(
+            raw, spherical, hyperbolic, square, half, unsafe & inside, parallel & inside, dots < 0.0, scale,
+            (row + local)[:, None], (column + local)[None, :], m, RAW, SPHERICAL, HYPERBOLIC, SYMMETRIC,
+        )  # fmt: skip
 
 
-def run(gram, x, y, square_x, square_y, scale, outputs, near, symmetric):
+def run(gram, x, y, square_x, square_y, scale, outputs, *, near, symmetric, processors):
     """Fill the matrices of `outputs`, {geometry name: (n, m)}, all of one dtype.
 
-    gram (n, m); x (n, depth) and y (m, depth) contiguous; square_x (n,), square_y (m,) and scale (1,) float64.
+    gram (n, m); x (n, depth) and y (m, depth) contiguous; square_x (n,), square_y (m,) and scale (1,) float64;
+    near: share of the squared norms' sum under which a pair is refined; processors: of the GPU.
     """
     (n, m), depth = gram.shape, x.shape[1]
     count = programs(n, m, symmetric)
-    flags = gram.new_empty(count, dtype=torch.int32)
+    counts = torch.zeros(2, dtype=torch.int32, device=gram.device)
+    tiles = torch.empty(count, dtype=torch.int32, device=gram.device)
+    pairs = torch.empty(count * FEW, dtype=torch.int64, device=gram.device)
     spare = next(iter(outputs.values()))
-    matrices = [outputs.get(name, spare) for name in ("raw", "spherical", "hyperbolic")]
-    wanted = {name.upper(): name in outputs for name in ("raw", "spherical", "hyperbolic")}
-    shared = dict(SYMMETRIC=symmetric, TILE=TILE, **wanted)
+    matrices = [outputs.get(name, spare) for name in GEOMETRIES]
+    wanted = dict(SYMMETRIC=symmetric, **{name.upper(): name in outputs for name in GEOMETRIES})
+    squares, rows = (square_x, square_y, scale, *matrices, counts), (gram, x, y)
     epilogue_kernel[(count,)](
-        gram, square_x, square_y, scale, *matrices, flags, n, m, near, num_warps=WARPS["epilogue"], **shared
+        gram, *squares, tiles, pairs, n, m, near, **wanted, TILE=TILE, FEW=FEW, **_options("epilogue")
     )
-    refine_kernel[(count * (TILE // PART) ** 2,)](
-        gram, x, y, square_x, square_y, scale, *matrices, flags, n, m, depth, near, PART=PART, FEW=FEW,
-        COLUMNS=COLUMNS, num_warps=WARPS["refine"], **shared,
-    )  # fmt: skip
+    pairs_kernel[(min(count * FEW, RESIDENT["pairs"] * processors),)](
+        *rows, *squares, pairs, m, depth, near, **wanted, COLUMNS=COLUMNS, **_options("pairs")
+    )
+    tiles_kernel[(min(count, RESIDENT["tiles"] * processors),)](
+        *rows, *squares, tiles, n, m, depth, near, **wanted, TILE=TILE, **_options("tiles")
+    )
+
+
+def _options(kernel):
+    return dict(num_warps=WARPS[kernel], enable_fp_fusion=True)

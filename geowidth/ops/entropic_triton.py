@@ -1,0 +1,83 @@
+"""The Sinkhorn step of entropic Gromov-Wasserstein by Triton kernels: see entropic_kernels.py for what a step is."""
+
+import math
+
+import torch
+
+from geowidth.ops import cuda_support, triton_support
+
+TURNS = 8  # passes at most between two readings of the error: a reading makes the host wait for the device
+PATIENCE = 32  # passes without a smaller error: rounding is all that is left
+
+
+class TritonStep:
+    """Streaming step in the log domain, on tensors of one device. dtype float32 or float64; r, a (n,), s, b (m,).
+
+    The error is read once in several passes, as many as the last call took: those beyond the tolerance do no harm.
+    """
+
+    def __init__(self, r, s, a, b, threads):
+        from geowidth.kernels import sinkhorn
+
+        del threads
+        self.r, self.s, self.a, self.b = r, s, a, b
+        self.f, self.g = torch.zeros_like(a), torch.zeros_like(b)
+        self.buffers = sinkhorn.Buffers(len(a), len(b), r.dtype, r.device, triton_support.processors(r), TURNS)
+        self.kernel = self.buffers.t
+        self.turns = TURNS // 2
+
+    def __call__(self, x, scale, plan, tolerance, most):
+        """Overwrites `plan` (n, m) with the coupling.
+
+        Returns (marginal error, passes, sum |plan - plan before|, r' plan s, sum plan * log plan).
+        """
+        x = x.contiguous()
+        with cuda_support.on_device(x):
+            factor = x.new_full((1,), scale * math.log2(math.e), dtype=torch.float64)
+            error, passes = self._solve(x, factor, tolerance, most)
+            sums = self.buffers.plan(x, self.r, self.s, plan)
+            self.f.add_(self.buffers.u, alpha=math.log(2))
+            self.g.add_(self.buffers.v, alpha=math.log(2))
+            dual = self.f.double() @ self.a.double() + self.g.double() @ self.b.double()
+            change, inner, linear, dual = torch.cat([sums, dual[None]]).tolist()
+        return error, passes, change, linear, scale * (inner + linear) + dual
+
+    def _solve(self, x, scale, tolerance, most):
+        """(error, passes) of the coupling of the buffers' t, u, v."""
+        self._enter(x, scale, 0)
+        passes, unread, careful, errors = 1, 1, False, []
+        while True:
+            count = min(self.turns if passes == 1 else TURNS, TURNS - unread, most - passes)
+            for turn in range(unread, unread + count):
+                if careful:
+                    self.g.add_(self.buffers.v_next, alpha=math.log(2))
+                    self._enter(x, scale, turn)
+                else:
+                    self.buffers.advance(self.a, self.b, turn)
+            errors += self.buffers.errors[: unread + count].sum(1).tolist()
+            passes, unread = passes + count, 0
+            best = min(range(len(errors)), key=errors.__getitem__)
+            if not math.isfinite(errors[-1]) and not careful and passes < most:
+                careful = True  # weights too small for sums without maxima
+                continue
+            if errors[-1] <= tolerance or passes >= most or len(errors) - best > PATIENCE:
+                break
+        reached = next((i for i, error in enumerate(errors) if error <= tolerance), len(errors) - 1)
+        self.turns = min(max(reached, 1), TURNS - 1)
+        return errors[-1], passes
+
+    def _enter(self, x, scale, turn):
+        self.buffers.enter(x, self.r, self.s, self.f, self.g, self.a, self.b, scale, turn)
+
+    def inner(self, x, y):
+        """sum_ij x_ij y_ij, added up in float64."""
+        return self.inners((x, y))[0]
+
+    def inners(self, *pairs):
+        """[sum_ij x_ij y_ij for x, y in pairs], with one reading."""
+        with cuda_support.on_device(self.r):
+            return torch.stack([self.buffers.inner(x, y) for x, y in pairs]).tolist()
+
+    def marginals(self, plan):
+        """Row sums (n,) and column sums (m,) of plan in float64."""
+        return plan.sum(1, dtype=torch.float64), plan.sum(0, dtype=torch.float64)
