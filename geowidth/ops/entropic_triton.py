@@ -7,6 +7,7 @@ import torch
 from geowidth.ops import cuda_support, triton_support
 
 TURNS = 8  # passes at most between two readings of the error: a reading makes the host wait for the device
+FAR = 64  # powers of two by which potentials may leave those that t was formed with: more would cost t its digits
 PATIENCE = 32  # passes without a smaller error: rounding is all that is left
 
 
@@ -38,6 +39,7 @@ class TritonStep:
             sums = self.buffers.plan(x, self.r, self.s, plan)
             self.f.add_(self.buffers.u, alpha=math.log(2))
             self.g.add_(self.buffers.v, alpha=math.log(2))
+            self.buffers.v_next.zero_()
             dual = self.f.double() @ self.a.double() + self.g.double() @ self.b.double()
             change, inner, linear, dual = torch.cat([sums, dual[None]]).tolist()
         return error, passes, change, linear, scale * (inner + linear) + dual
@@ -45,29 +47,35 @@ class TritonStep:
     def _solve(self, x, scale, tolerance, most):
         """(error, passes) of the coupling of the buffers' t, u, v."""
         self._enter(x, scale, 0)
-        passes, unread, careful, errors = 1, 1, False, []
+        errors, unread, careful, done = [], 1, False, False
         while True:
-            count = min(self.turns if passes == 1 else TURNS, TURNS - unread, most - passes)
+            left = most - len(errors) - unread
+            count = 0 if done else min(TURNS - unread if errors else self.turns, left)
             for turn in range(unread, unread + count):
                 if careful:
-                    self.g.add_(self.buffers.v_next, alpha=math.log(2))
                     self._enter(x, scale, turn)
                 else:
                     self.buffers.advance(self.a, self.b, turn)
-            errors += self.buffers.errors[: unread + count].sum(1).tolist()
-            passes, unread = passes + count, 0
+            far, *found = self.buffers.read(unread + count)
+            errors += found
             best = min(range(len(errors)), key=errors.__getitem__)
-            if not math.isfinite(errors[-1]) and not careful and passes < most:
-                careful = True  # weights too small for sums without maxima
-                continue
-            if errors[-1] <= tolerance or passes >= most or len(errors) - best > PATIENCE:
+            done = errors[-1] <= tolerance or len(errors) >= most or len(errors) - best > PATIENCE
+            # Weights too small for sums without maxima: from here on every pass takes those out.
+            careful = careful or not math.isfinite(errors[-1])
+            unread = int(far > FAR or not math.isfinite(errors[-1]))
+            if unread:
+                self._enter(x, scale, 0)
+            elif done:
                 break
         reached = next((i for i, error in enumerate(errors) if error <= tolerance), len(errors) - 1)
         self.turns = min(max(reached, 1), TURNS - 1)
-        return errors[-1], passes
+        return errors[-1], len(errors)
 
     def _enter(self, x, scale, turn):
-        self.buffers.enter(x, self.r, self.s, self.f, self.g, self.a, self.b, scale, turn)
+        """Form t anew from potentials that have taken in what the passes since the last time added."""
+        buffers = self.buffers
+        self.g.add_(buffers.v_next, alpha=math.log(2))
+        buffers.enter(x, self.r, self.s, self.f, self.g, self.a, self.b, scale, turn)
 
     def inner(self, x, y):
         """sum_ij x_ij y_ij, added up in float64."""

@@ -114,8 +114,9 @@ def hyperbolic_distance(half, opposite, scale):
 def store_tile(out, value, null, row, column, n, m, SYMMETRIC: tl.constexpr, TILE: tl.constexpr):
     """Write a tile and, in a symmetric matrix, its mirror image; `null` (TILE, 1): what stands on the diagonal."""
     local = tl.arange(0, TILE)
-    rows, columns = row + local < n, column + local < m
+    columns = column + local < m
     if SYMMETRIC:
+        rows = row + local < m  # what is known of m, such as that 16 divides it, is not known of n
         if row == column:
             # A library's Gram matrix need not be symmetric in its last bits: both twins are the upper one.
             value = tl.where(local[:, None] < local[None, :], value, tl.trans(value))
@@ -123,6 +124,8 @@ def store_tile(out, value, null, row, column, n, m, SYMMETRIC: tl.constexpr, TIL
         else:
             start, within = offsets(column, row, m, TILE)
             tl.store(out + start + within, tl.trans(value), mask=columns[:, None] & rows[None, :])
+    else:
+        rows = row + local < n
     start, within = offsets(row, column, m, TILE)
     tl.store(out + start + within, value, mask=rows[:, None] & columns[None, :])
 
@@ -320,7 +323,7 @@ def unsafe_and_parallel(dots, square_x, square_y, near, RAW: tl.constexpr, ANGUL
     return unsafe, parallel
 
 
-@triton.jit(do_not_specialize=["m", "depth"])
+@triton.jit(do_not_specialize=["m"])
 def pairs_kernel(
     gram, x, y, square_x, square_y, scale, raw, spherical, hyperbolic, counts, pairs, m, depth, near,
     RAW: tl.constexpr, SPHERICAL: tl.constexpr, HYPERBOLIC: tl.constexpr, SYMMETRIC: tl.constexpr,
@@ -343,7 +346,7 @@ def pairs_kernel(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["n", "m", "depth"])
+@triton.jit(do_not_specialize=["n", "m"])
 def tiles_kernel(
     gram, x, y, square_x, square_y, scale, raw, spherical, hyperbolic, counts, tiles, n, m, depth, near,
     RAW: tl.constexpr, SPHERICAL: tl.constexpr, HYPERBOLIC: tl.constexpr, SYMMETRIC: tl.constexpr, TILE: tl.constexpr,

@@ -1,5 +1,5 @@
-"""Registers, spills, shared memory and instructions of every table entry, compiled without a GPU: the entries of sm_90
-for it, those of other chips for sm_80.
+"""Registers, spills, shared memory and instructions of every kernel, compiled without a GPU: the feed-forward layer's
+entries of sm_90 for it, those of other chips for sm_80; distances and Sinkhorn for sm_80, sm_90 and sm_100.
 
     python -m geowidth.kernels.resources            print the table
     python -m geowidth.kernels.resources --write    write it to kernels/triton/RESOURCES.csv (a source tree only)
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
 from geowidth.kernels.pointwise import GELU, SILU
@@ -22,14 +22,14 @@ from geowidth.kernels.pointwise import GELU, SILU
 import triton
 import triton.backends.nvidia
 import triton.language as tl
-from geowidth.kernels import activation, grad_hidden, grad_input, tiles
+from geowidth.kernels import activation, distances, grad_hidden, grad_input, sinkhorn, tiles
 from geowidth.kernels import gate_up as gate_up_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-CAPABILITY = {"sm_90": 90, "other": 80}
+CAPABILITY = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "other": 80}
 # Bytes of shared memory that one block may have; of the other chips, the least (sm_86 and sm_89).
-SHARED_MEMORY = {"sm_90": 232_448, "other": 101_376}
+SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448, "other": 101_376}
 PATH = Path(__file__).parent / "RESOURCES.csv"
 
 
@@ -53,7 +53,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile: the jitted function, its constants, and how many warps and stages."""
+    """One kernel to compile: the jitted function, its constants, and how many warps and stages. types: of its arguments,
+    for kernels that are not of the feed-forward layer; even: integers known to be multiples of 16."""
 
     name: str
     chip: str
@@ -63,6 +64,8 @@ class Job:
     kind: str
     warps: int
     stages: int
+    types: dict = field(default_factory=dict)
+    even: tuple = ()
 
 
 def products(chip, product, tile, bits, ungated=True):
@@ -100,8 +103,57 @@ def _elementwise():
                       constants | extra, "bf16", activation.WARPS, 1)  # fmt: skip
 
 
+def _distances(chip, kind):
+    """Of a symmetric matrix in all three geometries."""
+    typed = "x y raw spherical hyperbolic".split()
+    types = {name: f"*{kind}" for name in typed} | {name: "i32" for name in ("n", "m", "depth")}
+    types |= {name: "*fp64" for name in ("gram", "square_x", "square_y", "scale")}
+    types |= dict(counts="*i32", tiles="*i32", pairs="*i64", near="fp32")
+    every = dict(RAW=True, SPHERICAL=True, HYPERBOLIC=True, SYMMETRIC=True)
+    for name, function, own in (
+        ("epilogue", distances.epilogue_kernel, dict(TILE=distances.TILE, FEW=distances.FEW)),
+        ("pairs", distances.pairs_kernel, dict(COLUMNS=distances.COLUMNS)),
+        ("tiles", distances.tiles_kernel, dict(TILE=distances.TILE)),
+    ):
+        size = f"{distances.TILE}x{distances.TILE}" if "TILE" in own else f"1x{distances.COLUMNS}"
+        warps = distances.WARPS[name]
+        yield Job(f"distances {name}, {kind}", chip, f"{size}, {warps} warps", function, every | own, kind, warps, 3,
+                  types, ("m", "depth"))  # fmt: skip
+
+
+def _sinkhorn(chip, kind):
+    typed = "x y r s f g a b t u v v_next tops sums plan".split()
+    types = {name: f"*{kind}" for name in typed} | {name: "*fp64" for name in ("scale", "errors", "parts")}
+    types |= {name: "i32" for name in ("n", "m", "slab", "programs", "turn", "count")}
+    held, looped = (sinkhorn.tile(m, int(kind[2:]) // 8) for m in (4096, 1 << 20))
+    for name, function, size, own in (
+        ("enter", sinkhorn.enter_kernel, sinkhorn.ENTER, {}),
+        ("advance, held", sinkhorn.advance_kernel, held[:2], dict(HELD=held[2])),
+        ("advance, looped", sinkhorn.advance_kernel, looped[:2], dict(HELD=looped[2])),
+        ("finish, entered", sinkhorn.finish_kernel, sinkhorn.FINISH, dict(ENTERED=True)),
+        ("finish", sinkhorn.finish_kernel, sinkhorn.FINISH, dict(ENTERED=False)),
+        ("plan", sinkhorn.plan_kernel, sinkhorn.PLAN, {}),
+        ("inner", sinkhorn.inner_kernel, (1, sinkhorn.INNER), {}),
+    ):
+        arguments = {"finish": ("COLUMNS", "PARTIALS"), "inner": ("_", "BLOCK")}
+        names = arguments.get(name.split(",")[0], ("ROWS", "COLUMNS"))
+        constants = {n: v for n, v in zip(names, size, strict=True) if n != "_"} | own
+        warps = sinkhorn.WARPS[name.split(",")[0]]
+        yield Job(f"sinkhorn {name}, {kind}", chip, f"{size[0]}x{size[1]}, {warps} warps", function, constants, kind,
+                  warps, 3, types, ("m",))  # fmt: skip
+
+
+def measurement():
+    """The jobs of distances and Sinkhorn: float64 on sm_90 only."""
+    for chip in ("sm_80", "sm_90", "sm_100"):
+        for kind in ("fp32", "fp64") if chip == "sm_90" else ("fp32",):
+            yield from _distances(chip, kind)
+            yield from _sinkhorn(chip, kind)
+
+
 def jobs():
-    """Every kernel of the tables; ungated, only the largest tile of each product."""
+    """Every kernel; of the feed-forward layer ungated, only the largest tile of each product."""
+    yield from measurement()
     yield from _elementwise()
     seen = set()
     for entry in tiles.entries():
@@ -113,11 +165,12 @@ def compile_job(job):
     """Compile one job and say what it needs."""
     names = job.function.arg_names
     integers = {n for n in names if n in ("tokens", "width") or n.endswith(("d8", "stride", "stride8"))}
-    signature = {
-        n: "constexpr" if n in job.constants else "i32" if n in integers else f"*{job.kind}" for n in names
-    }  # fmt: skip
-    # Pointers on 16 bytes, as every allocation and hidden buffer has them; integers unknown, as in do_not_specialize.
-    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if signature[n].startswith("*")}
+    types = job.types or {n: "i32" if n in integers else f"*{job.kind}" for n in names}
+    signature = {n: "constexpr" if n in job.constants else types[n] for n in names}
+    # Pointers on 16 bytes, as every allocation and hidden buffer has them; integers unknown, as in do_not_specialize,
+    # or even, as kernels find most of them.
+    known = {n for n in names if signature[n].startswith("*") or n in job.even}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in known}
     constants = {(names.index(n),): v for n, v in job.constants.items()}
     source = ASTSource(job.function, signature, constants, aligned)
     options = {"num_warps": job.warps, "num_stages": job.stages, "enable_fp_fusion": True}

@@ -22,7 +22,7 @@ import triton.language as tl
 WARPS = {"enter": 8, "advance": 8, "finish": 4, "plan": 4, "inner": 4}
 RESIDENT = 2  # programs of `enter` and `advance` a processor
 ENTER = 8, 512  # rows and columns that `enter` takes at a time
-LOOPED = 8, 1024  # and `advance`, of rows too long to be held
+LOOPED = 4, 2048  # and `advance`, of rows too long to be held
 HELD = {4: 8192, 8: 4096}  # bytes of a number: numbers that `advance` holds at a time, in whole rows
 FINISH = 32, 64  # columns of a program, partial sums at a time
 PLAN = 4, 512
@@ -102,7 +102,7 @@ def masses(t, shift, v, rows, columns, end, m):
 @triton.jit
 def row_factors(u, a, shift, mass, rows, end):
     """What brings rows of mass `mass` to their weights, multiplied into u."""
-    factor = load_vector(a, rows, end, 0.0) / tl.where(rows < end, mass, 1.0)
+    factor = load_vector(a, rows, end, 1.0) / tl.where(rows < end, mass, 1.0)
     tl.store(u + rows, shift + tl.log2(factor), mask=rows < end)
     return factor[:, None]
 
@@ -235,7 +235,7 @@ class Buffers:
         self.slab = triton.cdiv(share, self.rows) * self.rows
         self.programs = triton.cdiv(n, self.slab)
         self.t, self.u = empty(n, m), empty(n)
-        self.v, self.v_next = empty(m), empty(m)
+        self.v, self.v_next = empty(m), empty(m).zero_()
         self.tops, self.sums = empty(self.programs, m), empty(self.programs, m)
         self.errors = empty(turns, triton.cdiv(m, FINISH[0]), dtype=torch.float64)
         self.plan_parts = empty(triton.cdiv(n, PLAN[0]) * triton.cdiv(m, PLAN[1]), 3, dtype=torch.float64)
@@ -265,6 +265,11 @@ class Buffers:
             ROWS=self.rows, COLUMNS=self.columns, HELD=self.held, **_options("advance"),
         )  # fmt: skip
         self._finish(b, turn, False)
+
+    def read(self, turns):
+        """[largest |u| or |v|, errors of the passes of turns 0, 1, ...]: waits for the device."""
+        far = torch.maximum(self.u.abs().max(), self.v.abs().max()).double()
+        return torch.cat([far[None], self.errors[:turns].sum(1)]).tolist()
 
     def plan(self, x, r, s, out):
         """out = the coupling; a float64 tensor (3,) of its sums: see plan_kernel."""

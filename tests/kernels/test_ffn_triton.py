@@ -1,19 +1,13 @@
-"""The Triton kernels: in the interpreter at prime sizes, and compiled for sm_90 without a GPU."""
+"""The Triton kernels of the feed-forward layer in the interpreter, at prime sizes, and their tile table."""
 
-import csv
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from processes import HERE, ROOT, run
 
 from geowidth.kernels import tiles
 from geowidth.ops.ffn import explain
 
-ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
 CHECKS = (
     "every_activation",
     "bfloat16",
@@ -28,11 +22,6 @@ CHECKS = (
 pytest.importorskip("triton")
 
 
-def run(*command, **environment):
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | environment
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def interpreted():
     """All checks in one process: importing torch and Triton takes longer than most of them."""
@@ -44,42 +33,9 @@ def test_in_the_interpreter(check, interpreted):
     assert f"{check} ok" in interpreted.stdout, interpreted.stdout + interpreted.stderr
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """(version line, rows) of the resource table, compiled now."""
-    done = run("-m", "geowidth.kernels.resources")
-    assert done.returncode == 0, done.stderr
-    return read(done.stdout)
-
-
-def read(text):
-    head, body = text.split("\n", 1)
-    return head, list(csv.DictReader(body.splitlines()))
-
-
-def test_every_table_entry_fits_its_chip(compiled):
-    limits = {"sm_90": 232_448, "other": 101_376}
-    rows = compiled[1]
-    listed = {(r["chip"], r["kernel"].split(",")[0], r["tile"]) for r in rows}
-    assert {(chip, product, str(tile)) for chip, product, tile, _ in tiles.entries()} <= listed
-    for row in rows:
-        assert int(row["spills"]) == 0 and int(row["shared"]) <= limits[row["chip"]], row
-        if "bf16" in row["kernel"]:
-            assert int(row["narrow"]) == 0, row
-            assert (int(row["products"]) > 0) == ("activation" not in row["kernel"]), row
-
-
-def test_the_committed_resource_table(compiled):
-    """A change of what a kernel needs shows in review: python -m geowidth.kernels.resources --write."""
-    head, rows = read((ROOT / "kernels" / "triton" / "RESOURCES.csv").read_text())
-    if head != compiled[0]:
-        pytest.skip(f"another Triton wrote the table: {head}")
-    assert rows == compiled[1]
-
-
 def test_imports_touch_no_driver():
-    modules = "activation, gate_up, grad_hidden, grad_input, pointwise, resources, tiles"
-    code = f"from geowidth.kernels import {modules}; import geowidth.ops.ffn_triton, triton.runtime\n"
+    modules = ", ".join(sorted(path.stem for path in (ROOT / "kernels" / "triton").glob("[a-z]*.py")))
+    code = f"from geowidth.kernels import {modules}; import geowidth.ops, geowidth.ops.ffn_triton, triton.runtime\n"
     code += "assert triton.runtime.driver._active is None; import torch; assert not torch.cuda.is_initialized()"
     done = run("-c", code)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,46 @@
+"""The Triton kernels of distances and of Sinkhorn's iterations, in Triton's interpreter."""
+
+import pytest
+from processes import HERE, run
+
+from geowidth.ops import triton_support
+from geowidth.ops.backend import OPERATIONS
+
+CHECKS = (
+    "distances_in_every_dtype",
+    "distances_of_one_geometry",
+    "distances_of_near_pairs",
+    "distances_of_hostile_rows",
+    "distances_from_another_gram",
+    "sinkhorn_steps",
+    "sinkhorn_of_long_rows",
+    "sinkhorn_of_hostile_costs",
+    "sinkhorn_of_tiny_weights",
+    "sinkhorn_warm_start",
+    "entropic_gromov",
+)
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    """All checks in one process: importing torch and Triton takes longer than most of them."""
+    pytest.importorskip("triton")
+    return run(str(HERE / "interpreted_measure.py"), *CHECKS, TRITON_INTERPRET="1")
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_in_the_interpreter(check, interpreted):
+    assert f"{check} ok" in interpreted.stdout, interpreted.stdout + interpreted.stderr
+
+
+@pytest.mark.parametrize("name", ["pairwise_distances", "entropic_gromov_wasserstein"])
+def test_backends_in_their_order(name):
+    """Triton stands between compiled kernels and plain torch, on GPUs and, interpreted, on the CPU."""
+    operation = OPERATIONS[name]
+    for device, best in (("cuda", "cuda"), ("cpu", "native")):
+        names = [b.name for b in operation.backends if device in b.devices]
+        assert names.index("triton") == len([n for n in names if n != "torch"]) - 1 and names.count("triton") == 1
+        assert best not in names or names.index(best) < names.index("triton")
+    reasons = dict(operation.report("cpu"))
+    if not triton_support.interpreted():
+        assert "TRITON_INTERPRET=1" in reasons["triton"] or "not importable" in reasons["triton"]
