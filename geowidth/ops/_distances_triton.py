@@ -1,7 +1,5 @@
 """Distances by Triton kernels around a float64 Gram matrix; also in Triton's interpreter, on CPU tensors."""
 
-import torch
-
 from geowidth.geometry import chord_scale
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops._distances_torch import NEAR

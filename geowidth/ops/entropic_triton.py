@@ -60,9 +60,9 @@ class TritonStep:
             errors += found
             best = min(range(len(errors)), key=errors.__getitem__)
             done = errors[-1] <= tolerance or len(errors) >= most or len(errors) - best > PATIENCE
-            # Weights too small for sums without maxima: from here on every pass takes those out.
-            careful = careful or not math.isfinite(errors[-1])
-            unread = int(far > FAR or not math.isfinite(errors[-1]))
+            # Weights too small for sums without maxima: the next passes take those out.
+            careful = not math.isfinite(errors[-1])
+            unread = int(careful or far > FAR)
             if unread:
                 self._enter(x, scale, 0)
             elif done:

@@ -81,7 +81,7 @@ def half_square(gram, square_x, square_y, near):
 @triton.jit
 def raw_distance(square, KIND: tl.constexpr):
     """The root, in float32 by way of exact powers of two where the square is out of its range."""
-    if KIND == tl.float64:
+    if KIND == tl.float64:  # noqa: SIM300
         return tl.sqrt(square)
     else:
         large, small = square > 1.2676506002282294e30, square < 7.888609052210118e-31  # 2^100, 2^-100

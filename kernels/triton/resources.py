@@ -53,8 +53,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile: the jitted function, its constants, and how many warps and stages. types: of its arguments,
-    for kernels that are not of the feed-forward layer; even: integers known to be multiples of 16."""
+    """One kernel to compile: the jitted function, its constants, and how many warps and stages. types: of its
+    arguments, for kernels that are not of the feed-forward layer; even: integers known to be multiples of 16."""
 
     name: str
     chip: str
@@ -105,9 +105,9 @@ def _elementwise():
 
 def _distances(chip, kind):
     """Of a symmetric matrix in all three geometries."""
-    typed = "x y raw spherical hyperbolic".split()
-    types = {name: f"*{kind}" for name in typed} | {name: "i32" for name in ("n", "m", "depth")}
-    types |= {name: "*fp64" for name in ("gram", "square_x", "square_y", "scale")}
+    typed = ["x", "y", "raw", "spherical", "hyperbolic"]
+    types = dict.fromkeys(typed, f"*{kind}") | dict.fromkeys(("n", "m", "depth"), "i32")
+    types |= dict.fromkeys(("gram", "square_x", "square_y", "scale"), "*fp64")
     types |= dict(counts="*i32", tiles="*i32", pairs="*i64", near="fp32")
     every = dict(RAW=True, SPHERICAL=True, HYPERBOLIC=True, SYMMETRIC=True)
     for name, function, own in (
@@ -122,9 +122,9 @@ def _distances(chip, kind):
 
 
 def _sinkhorn(chip, kind):
-    typed = "x y r s f g a b t u v v_next tops sums plan".split()
-    types = {name: f"*{kind}" for name in typed} | {name: "*fp64" for name in ("scale", "errors", "parts")}
-    types |= {name: "i32" for name in ("n", "m", "slab", "programs", "turn", "count")}
+    typed = ["x", "y", "r", "s", "f", "g", "a", "b", "t", "u", "v", "v_next", "tops", "sums", "plan"]
+    types = dict.fromkeys(typed, f"*{kind}") | dict.fromkeys(("scale", "errors", "parts"), "*fp64")
+    types |= dict.fromkeys(("n", "m", "slab", "programs", "turn", "count"), "i32")
     held, looped = (sinkhorn.tile(m, int(kind[2:]) // 8) for m in (4096, 1 << 20))
     for name, function, size, own in (
         ("enter", sinkhorn.enter_kernel, sinkhorn.ENTER, {}),

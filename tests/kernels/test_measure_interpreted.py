@@ -1,6 +1,7 @@
-"""The Triton kernels of distances and of Sinkhorn's iterations, in Triton's interpreter."""
+"""The Triton kernels of distances and of Sinkhorn's iterations: in Triton's interpreter, and on a GPU where one is."""
 
 import pytest
+import torch
 from processes import HERE, run
 
 from geowidth.ops import triton_support
@@ -21,16 +22,20 @@ CHECKS = (
 )
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    """All checks in one process: importing torch and Triton takes longer than most of them."""
+MACHINES = {"interpreted": {"TRITON_INTERPRET": "1"}} | ({"cuda": {}} if torch.cuda.is_available() else {})
+
+
+@pytest.fixture(scope="module", params=MACHINES)
+def output(request):
+    """What all checks in one process wrote: importing torch and Triton takes longer than most of them."""
     pytest.importorskip("triton")
-    return run(str(HERE / "interpreted_measure.py"), *CHECKS, TRITON_INTERPRET="1")
+    done = run(str(HERE / "interpreted_measure.py"), *CHECKS, **MACHINES[request.param])
+    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_in_the_interpreter(check, interpreted):
-    assert f"{check} ok" in interpreted.stdout, interpreted.stdout + interpreted.stderr
+def test_kernels(check, output):
+    assert f"{check} ok" in output[0], "".join(output)
 
 
 @pytest.mark.parametrize("name", ["pairwise_distances", "entropic_gromov_wasserstein"])
