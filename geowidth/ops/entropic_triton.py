@@ -7,13 +7,15 @@ import torch
 from geowidth.ops import cuda_support, triton_support
 
 TURNS = 8  # passes at most between two readings of the error: a reading makes the host wait for the device
-FAR = 64  # powers of two by which potentials may leave those that t was formed with: more would cost t its digits
+FAR = 32  # powers of two by which potentials may leave those that the kernel was formed with: what underflowed there
+# then is less than 2^-62 of the coupling
 PATIENCE = 32  # passes without a smaller error: rounding is all that is left
 
 
 class TritonStep:
-    """Streaming step in the log domain, on tensors of one device. dtype float32 or float64; r, a (n,), s, b (m,).
+    """Streaming step, in the log domain where it has to be, on tensors of one device.
 
+    dtype float32 or float64; r, a (n,), s, b (m,).
     The error is read once in several passes, as many as the last call took: those beyond the tolerance do no harm.
     """
 
@@ -24,7 +26,7 @@ class TritonStep:
         self.r, self.s, self.a, self.b = r, s, a, b
         self.f, self.g = torch.zeros_like(a), torch.zeros_like(b)
         self.buffers = sinkhorn.Buffers(len(a), len(b), r.dtype, r.device, triton_support.processors(r), TURNS)
-        self.kernel = self.buffers.t
+        self.kernel = self.buffers.k
         self.turns = TURNS // 2
 
     def __call__(self, x, scale, plan, tolerance, most):
@@ -45,7 +47,7 @@ class TritonStep:
         return error, passes, change, linear, scale * (inner + linear) + dual
 
     def _solve(self, x, scale, tolerance, most):
-        """(error, passes) of the coupling of the buffers' t, u, v."""
+        """(error, passes) of the coupling of the buffers' k, u, v."""
         self._enter(x, scale, 0)
         errors, unread, careful, done = [], 1, False, False
         while True:
@@ -72,7 +74,7 @@ class TritonStep:
         return errors[-1], len(errors)
 
     def _enter(self, x, scale, turn):
-        """Form t anew from potentials that have taken in what the passes since the last time added."""
+        """Form k anew from potentials that have taken in what the passes since the last time added."""
         buffers = self.buffers
         self.g.add_(buffers.v_next, alpha=math.log(2))
         buffers.enter(x, self.r, self.s, self.f, self.g, self.a, self.b, scale, turn)

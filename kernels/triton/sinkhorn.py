@@ -1,16 +1,16 @@
-"""Sinkhorn's iterations in the log domain, for the coupling exp2(t_ij + u_i + v_j) with marginals a (n,) and b (m,).
+"""Sinkhorn's iterations for the coupling k_ij 2^(u_i + v_j) with marginals a (n,) and b (m,).
 
-enter       from potentials f, g and the log-kernel scale (x + r s'): f by its rows' log-sums, then t, the logarithms
-            (base 2) of the coupling those make, and log-sums of its columns. Safe from any potentials.
-advance     one pass: reads t once; u from the row sums, column sums of what that gives. No maxima are needed: after
+enter       from potentials f, g and the log-kernel scale (x + r s'): f by its rows' log-sums, then k, the coupling
+            those make, and log-sums of its columns. In the log domain, safe from any potentials.
+advance     one pass: reads k once; u from the row sums, column sums of what that gives. No maxima are needed: after
             `enter` the columns are exact, so a row sum is at least min(b) times its weight and at most 1; then the rows
             are, and the same holds of columns with min(a). Where the range of numbers ends before that, `finish` says.
 finish      adds the partial sums, one of each program's rows, in their order: v, and the error of the column sums.
 plan        the coupling, and what the outer iterations ask of it.
 inner       sum x y in float64.
 
-t keeps the digits that potentials lose to scale * x where eps is small: once it is formed, all passes see one kernel.
-Nothing depends on the order in which programs run.
+k keeps the digits that potentials lose to scale * x where eps is small: once it is formed, all passes see one kernel,
+and u and v stay near 0. Nothing depends on the order in which programs run.
 """
 
 import torch
@@ -56,13 +56,13 @@ def log_kernel(x, r, s, g, scale, rows, columns, end, m):
 
 @triton.jit(do_not_specialize=["n", "slab"])
 def enter_kernel(
-    x, r, s, f, g, a, scale, t, tops, sums, n, m, slab, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    x, r, s, f, g, a, scale, k, tops, sums, n, m, slab, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """x, t (n, m), r, f, a (n,), s, g (m,) of one float type, scale (1,) float64, base 2; tops, sums (programs, m): a
+    """x, k (n, m), r, f, a (n,), s, g (m,) of one float type, scale (1,) float64, base 2; tops, sums (programs, m): a
     program's column sums are sum * 2^top. A program takes `slab` rows."""
     begin = tl.program_id(0) * slab
     end = tl.minimum(begin + slab, n)
-    kind: tl.constexpr = t.dtype.element_ty
+    kind: tl.constexpr = k.dtype.element_ty
     factor = tl.load(scale)
     partial = tl.program_id(0).to(tl.int64) * m
     for row in range(begin, end, ROWS):
@@ -81,7 +81,7 @@ def enter_kernel(
             z = log_kernel(x, r, s, g, factor, rows, columns, end, m) + potential[:, None]
             inside = (rows < end)[:, None] & (columns < m)[None, :]
             z = tl.where(inside, z, LOW).to(kind)
-            tl.store(t + offsets(rows, columns, m), z, mask=inside)
+            tl.store(k + offsets(rows, columns, m), tl.exp2(z), mask=inside)
             known = columns < tl.where(row > begin, m, 0)  # nothing is there yet at the first rows
             before = tl.load(tops + partial + columns, mask=known, other=LOW)
             held = tl.load(sums + partial + columns, mask=known, other=0.0)
@@ -92,51 +92,47 @@ def enter_kernel(
 
 
 @triton.jit
-def masses(t, shift, v, rows, columns, end, m):
-    """exp2(t + u + v) (rows, columns), 0 outside; `shift` = u of the rows."""
+def masses(k, v, rows, columns, end, m):
+    """k 2^v (rows, columns), 0 outside."""
     inside = (rows < end)[:, None] & (columns < m)[None, :]
-    value = tl.load(t + offsets(rows, columns, m), mask=inside, other=LOW)
-    return tl.exp2(value + (shift[:, None] + load_vector(v, columns, m, 0.0)[None, :]))
+    value = tl.load(k + offsets(rows, columns, m), mask=inside, other=0.0)
+    return value * tl.exp2(load_vector(v, columns, m, 0.0))[None, :]
 
 
 @triton.jit
-def row_factors(u, a, shift, mass, rows, end):
-    """What brings rows of mass `mass` to their weights, multiplied into u."""
+def row_factors(u, a, mass, rows, end):
+    """2^u (rows, 1) that brings rows of mass `mass` to their weights; stores u."""
     factor = load_vector(a, rows, end, 1.0) / tl.where(rows < end, mass, 1.0)
-    tl.store(u + rows, shift + tl.log2(factor), mask=rows < end)
+    tl.store(u + rows, tl.log2(factor), mask=rows < end)
     return factor[:, None]
 
 
 @triton.jit(do_not_specialize=["n", "slab"])
-def advance_kernel(
-    t, u, v, a, sums, n, m, slab, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HELD: tl.constexpr
-):  # fmt: skip
-    """t (n, m), u, a (n,), v (m,); sums (programs, m): column sums of a program's rows. HELD: COLUMNS reaches m, and
+def advance_kernel(k, u, v, a, sums, n, m, slab, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HELD: tl.constexpr):
+    """k (n, m), u, a (n,), v (m,); sums (programs, m): column sums of a program's rows. HELD: COLUMNS reaches m, and
     rows stay in registers between their sums and the columns'."""
     begin = tl.program_id(0) * slab
     end = tl.minimum(begin + slab, n)
     place = sums + tl.program_id(0).to(tl.int64) * m
     local = tl.arange(0, COLUMNS)
     if HELD:
-        total = tl.zeros((COLUMNS,), t.dtype.element_ty)
+        total = tl.zeros((COLUMNS,), k.dtype.element_ty)
         for row in range(begin, end, ROWS):
             rows = row + tl.arange(0, ROWS)
-            shift = load_vector(u, rows, end, 0.0)
-            mass = masses(t, shift, v, rows, local, end, m)
-            total += tl.sum(mass * row_factors(u, a, shift, tl.sum(mass, 1), rows, end), 0)
+            mass = masses(k, v, rows, local, end, m)
+            total += tl.sum(mass * row_factors(u, a, tl.sum(mass, 1), rows, end), 0)
         tl.store(place + local, total, mask=local < m)
     else:
         for row in range(begin, end, ROWS):
             rows = row + tl.arange(0, ROWS)
-            shift = load_vector(u, rows, end, 0.0)
-            mass = tl.zeros((ROWS,), t.dtype.element_ty)
+            mass = tl.zeros((ROWS,), k.dtype.element_ty)
             for column in range(0, m, COLUMNS):
-                mass += tl.sum(masses(t, shift, v, rows, column + local, end, m), 1)
-            factor = row_factors(u, a, shift, mass, rows, end)
+                mass += tl.sum(masses(k, v, rows, column + local, end, m), 1)
+            factor = row_factors(u, a, mass, rows, end)
             for column in range(0, m, COLUMNS):
                 columns = column + local
                 total = tl.load(place + columns, mask=columns < tl.where(row > begin, m, 0), other=0.0)
-                total += tl.sum(masses(t, shift, v, rows, columns, end, m) * factor, 0)
+                total += tl.sum(masses(k, v, rows, columns, end, m) * factor, 0)
                 tl.store(place + columns, total, mask=columns < m)
 
 
@@ -176,16 +172,14 @@ def finish_kernel(
 
 
 @triton.jit(do_not_specialize=["n"])
-def plan_kernel(
-    t, u, v, x, r, s, plan, parts, n, m, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    """plan (n, m) = exp2(t + u + v); parts (grid, 3) float64: sums of |plan - plan before|, x plan, r_i plan_ij s_j."""
+def plan_kernel(k, u, v, x, r, s, plan, parts, n, m, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """plan (n, m) = k 2^(u + v); parts (grid, 3) float64: sums of |plan - plan before|, x plan, r_i plan_ij s_j."""
     blocks = tl.cdiv(m, COLUMNS)
     rows = tl.program_id(0) // blocks * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
     inside = (rows < n)[:, None] & (columns < m)[None, :]
     place = offsets(rows, columns, m)
-    mass = masses(t, load_vector(u, rows, n, 0.0), v, rows, columns, n, m)
+    mass = masses(k, v, rows, columns, n, m) * tl.exp2(load_vector(u, rows, n, 0.0))[:, None]
     old = tl.load(plan + place, mask=inside, other=0.0)
     value = tl.load(x + place, mask=inside, other=0.0)
     tl.store(plan + place, mass, mask=inside)
@@ -234,7 +228,7 @@ class Buffers:
         share = triton.cdiv(n, RESIDENT * processors)
         self.slab = triton.cdiv(share, self.rows) * self.rows
         self.programs = triton.cdiv(n, self.slab)
-        self.t, self.u = empty(n, m), empty(n)
+        self.k, self.u = empty(n, m), empty(n)
         self.v, self.v_next = empty(m), empty(m).zero_()
         self.tops, self.sums = empty(self.programs, m), empty(self.programs, m)
         self.errors = empty(turns, triton.cdiv(m, FINISH[0]), dtype=torch.float64)
@@ -248,9 +242,9 @@ class Buffers:
         )  # fmt: skip
 
     def enter(self, x, r, s, f, g, a, b, scale, turn):
-        """From potentials g: f, t; u = v = 0 make the coupling, v_next the next one. The first pass."""
+        """From potentials g: f, k; u = v = 0 make the coupling, v_next the next one. The first pass."""
         enter_kernel[(self.programs,)](
-            x, r, s, f, g, a, scale, self.t, self.tops, self.sums, self.n, self.m, self.slab,
+            x, r, s, f, g, a, scale, self.k, self.tops, self.sums, self.n, self.m, self.slab,
             ROWS=ENTER[0], COLUMNS=ENTER[1], **_options("enter"),
         )  # fmt: skip
         self.u.zero_()
@@ -261,7 +255,7 @@ class Buffers:
         """A pass: v takes v_next's place, u and the next v_next follow."""
         self.v, self.v_next = self.v_next, self.v
         advance_kernel[(self.programs,)](
-            self.t, self.u, self.v, a, self.sums, self.n, self.m, self.slab,
+            self.k, self.u, self.v, a, self.sums, self.n, self.m, self.slab,
             ROWS=self.rows, COLUMNS=self.columns, HELD=self.held, **_options("advance"),
         )  # fmt: skip
         self._finish(b, turn, False)
@@ -274,7 +268,7 @@ class Buffers:
     def plan(self, x, r, s, out):
         """out = the coupling; a float64 tensor (3,) of its sums: see plan_kernel."""
         plan_kernel[(len(self.plan_parts),)](
-            self.t, self.u, self.v, x, r, s, out, self.plan_parts, self.n, self.m,
+            self.k, self.u, self.v, x, r, s, out, self.plan_parts, self.n, self.m,
             ROWS=PLAN[0], COLUMNS=PLAN[1], **_options("plan"),
         )  # fmt: skip
         return self.plan_parts.sum(0)
