@@ -125,6 +125,7 @@ def _sinkhorn(chip, kind):
     typed = ["x", "y", "r", "s", "f", "g", "a", "b", "k", "u", "v", "v_next", "tops", "sums", "plan"]
     types = dict.fromkeys(typed, f"*{kind}") | dict.fromkeys(("scale", "errors", "parts"), "*fp64")
     types |= dict.fromkeys(("n", "m", "slab", "programs", "turn", "count"), "i32")
+    types |= dict(stride="fp32", momentum="fp32")
     held, looped = (sinkhorn.tile(m, int(kind[2:]) // 8) for m in (4096, 1 << 20))
     for name, function, size, own in (
         ("enter", sinkhorn.enter_kernel, sinkhorn.ENTER, {}),

@@ -138,11 +138,12 @@ def advance_kernel(k, u, v, a, sums, n, m, slab, ROWS: tl.constexpr, COLUMNS: tl
 
 @triton.jit(do_not_specialize=["programs", "turn"])
 def finish_kernel(
-    tops, sums, b, v, v_next, errors, m, programs, turn,
+    tops, sums, b, v, v_next, errors, m, programs, turn, stride, momentum,
     ENTERED: tl.constexpr, COLUMNS: tl.constexpr, PARTIALS: tl.constexpr,
 ):  # fmt: skip
-    """v_next (m,) = v + log2(b / column sums); errors (turns, grid) float64: sum |column sum - b| of a program's
-    columns in line `turn`, infinite where a sum is not a number above 0 (v_next is v there)."""
+    """v_next (m,) = v + stride log2(b / column sums) + momentum (v - v_next), where v_next holds the v before; a stride
+    of 1 and no momentum are Sinkhorn's. errors (turns, grid) float64: sum |column sum - b| of a program's columns in
+    line `turn`, infinite where a sum is not a number above 0 (v_next is v there)."""
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = columns < m
     top = tl.full((COLUMNS,), LOW, tl.float64)
@@ -165,7 +166,10 @@ def finish_kernel(
         logarithm += tl.where(inside, top, 0.0)
         total = tl.exp2(logarithm)
     old = load_vector(v, columns, m, 0.0).to(tl.float64)
-    new = tl.where(good, old + (tl.log2(wanted) - logarithm), old)
+    new = old + stride * (tl.log2(wanted) - logarithm)
+    if not ENTERED:
+        new += momentum * (old - load_vector(v_next, columns, m, 0.0).to(tl.float64))
+    new = tl.where(good, new, old)
     tl.store(v_next + columns, new.to(v.dtype.element_ty), mask=inside)
     miss = tl.where(good, tl.abs(total - wanted), float("inf"))
     tl.store(errors + turn * tl.num_programs(0) + tl.program_id(0), tl.sum(tl.where(inside, miss, 0.0)))
@@ -235,9 +239,10 @@ class Buffers:
         self.plan_parts = empty(triton.cdiv(n, PLAN[0]) * triton.cdiv(m, PLAN[1]), 3, dtype=torch.float64)
         self.inner_parts = empty(triton.cdiv(n * m, INNER), dtype=torch.float64)
 
-    def _finish(self, b, turn, entered):
+    def _finish(self, b, turn, entered, stride=1.0, momentum=0.0):
         finish_kernel[(self.errors.shape[1],)](
             self.tops, self.sums, b, self.v, self.v_next, self.errors, self.m, self.programs, turn,
+            stride, momentum,
             ENTERED=entered, COLUMNS=FINISH[0], PARTIALS=FINISH[1], **_options("finish"),
         )  # fmt: skip
 
@@ -251,14 +256,14 @@ class Buffers:
         self.v.zero_()
         self._finish(b, turn, True)
 
-    def advance(self, a, b, turn):
+    def advance(self, a, b, turn, stride, momentum):
         """A pass: v takes v_next's place, u and the next v_next follow."""
         self.v, self.v_next = self.v_next, self.v
         advance_kernel[(self.programs,)](
             self.k, self.u, self.v, a, self.sums, self.n, self.m, self.slab,
             ROWS=self.rows, COLUMNS=self.columns, HELD=self.held, **_options("advance"),
         )  # fmt: skip
-        self._finish(b, turn, False)
+        self._finish(b, turn, False, stride, momentum)
 
     def read(self, turns):
         """[largest |u| or |v|, errors of the passes of turns 0, 1, ...]: waits for the device."""

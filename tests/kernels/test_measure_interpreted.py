@@ -17,6 +17,7 @@ CHECKS = (
     "sinkhorn_of_long_rows",
     "sinkhorn_of_hostile_costs",
     "sinkhorn_of_tiny_weights",
+    "sinkhorn_of_slow_costs",
     "sinkhorn_warm_start",
     "entropic_gromov",
 )
