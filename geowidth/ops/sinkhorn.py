@@ -10,9 +10,10 @@ from functools import partial
 import torch
 
 from geowidth.errors import UserError
-from geowidth.ops import cuda_support
+from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
+from geowidth.ops.entropic_triton import TritonStep
 from geowidth.ops.gromov_inputs import positive, thread_count, weights
 
 LEAST_EPS = 1e-12  # of the cost's range
@@ -70,6 +71,8 @@ SINKHORN = Operation(
     [
         Backend("native", ("cpu",), NativeStep, why_not_native),
         Backend("cuda", ("cuda",), CudaStep, partial(cuda_support.why_not, cooperative=True)),
+        Backend("triton", ("cuda",), TritonStep, triton_support.why_not_cuda),
+        Backend("triton", ("cpu",), TritonStep, triton_support.why_not_cpu),
         Backend("torch", ("cpu", "cuda"), TorchStep),
     ],
 )

@@ -22,6 +22,7 @@ from geowidth.ops import entropic_triton, pairwise_distances  # noqa: E402
 from geowidth.ops._distances_torch import NEAR  # noqa: E402
 from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein  # noqa: E402
 from geowidth.ops.entropic_kernels import TorchStep  # noqa: E402
+from geowidth.ops.sinkhorn import sinkhorn as optimal_transport  # noqa: E402
 
 # numpy, which stands in for the GPU, reports what a GPU does silently with numbers that nobody reads.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
@@ -247,6 +248,19 @@ def sinkhorn_of_slow_costs():
     linear, entropic_triton.LINEAR = entropic_triton.LINEAR, 0.0
     assert solve(x, nothing, nothing, a, b, 1.0, 1e-8, 2 * passes)[2][0] > 1e-8
     entropic_triton.LINEAR = linear
+
+
+def sinkhorn_op():
+    cost = torch.tensor([[1000.0, 1001.0], [1001.0, 1000.0]], dtype=torch.float64)
+    result = optimal_transport(cost.to(DEVICE), 1.0, tolerance=1e-12, backend="triton")
+    assert result.converged and abs(result.cost - 1000.2689414) < 1e-6
+    assert optimal_transport(cost.to(DEVICE), 1e-4, backend="triton").plan.tolist() == [[0.5, 0.0], [0.0, 0.5]]
+    cost = torch.rand(7, 5, generator=generator)
+    ours, native = (optimal_transport(cost.to(d), 1.0, backend=b) for d, b in ((DEVICE, "triton"), ("cpu", "native")))
+    assert ours.plan.dtype == torch.float32 and ours.converged
+    torch.testing.assert_close(ours.plan.cpu(), native.plan, atol=1e-8, rtol=1e-6)
+    potentials = ours.row_potential[:, None] + ours.column_potential - cost.to(DEVICE).double()
+    torch.testing.assert_close(potentials.exp().float(), ours.plan)
 
 
 def sinkhorn_warm_start():

@@ -19,6 +19,7 @@ CHECKS = (
     "sinkhorn_of_tiny_weights",
     "sinkhorn_of_slow_costs",
     "sinkhorn_warm_start",
+    "sinkhorn_op",
     "entropic_gromov",
 )
 
@@ -39,7 +40,7 @@ def test_kernels(check, output):
     assert f"{check} ok" in output[0], "".join(output)
 
 
-@pytest.mark.parametrize("name", ["pairwise_distances", "entropic_gromov_wasserstein"])
+@pytest.mark.parametrize("name", ["pairwise_distances", "sinkhorn", "entropic_gromov_wasserstein"])
 def test_backends_in_their_order(name):
     """Triton stands between compiled kernels and plain torch, on GPUs and, interpreted, on the CPU."""
     operation = OPERATIONS[name]
