@@ -1,7 +1,6 @@
 """pairwise_distances: every backend against extended precision, and the cases peers get wrong."""
 
 import math
-
 import re
 
 import numpy as np
