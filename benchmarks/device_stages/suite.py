@@ -6,9 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 100
-FOLDERS = ("tests/ops", "tests/measure", "tests/emulator")
+FOLDERS = ("tests/ops", "tests/measure", "tests/emulator", "tests/kernels")
 # What is named after the card; the emulator's own checks and the offline compilation need none.
-PATTERN = "(cuda or gpu) and not offline and not support and not sanitized"
+PATTERN = "(cuda or gpu or device or measure_interpreted) and not offline and not support and not sanitized"
 
 
 def suite(session):

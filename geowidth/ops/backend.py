@@ -91,7 +91,7 @@ class Operation:
 
     def report(self, device):
         """[(backend name, None or the sentence against it)] on `device`, in order of preference."""
-        return [(b.name, b.why_not()) for b in self.backends if device in b.devices]
+        return [(b.name, b.why_not(device_type=device)) for b in self.backends if device in b.devices]
 
 
 OPERATIONS: dict[str, Operation] = {}
