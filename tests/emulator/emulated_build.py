@@ -21,8 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
-import pybind11
-
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests/emulator"
 JOBS = 2
@@ -48,10 +46,21 @@ def compiler():
     return shlex.split(os.environ.get("CXX", "c++"))
 
 
+def binding_headers():
+    """Folder of pybind11's headers: its own, else torch's copy of them (on machines that install nothing)."""
+    try:
+        import pybind11
+    except ImportError:
+        import torch
+
+        return str(Path(torch.__file__).parent / "include")
+    return pybind11.get_include()
+
+
 def build(address_sanitizer=False):
     """Path of the extension module; with AddressSanitizer it loads only where that library was loaded first."""
     address = ["-fsanitize=address", "-fno-omit-frame-pointer"] if address_sanitizer else []
-    python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"]]
+    python = ["-isystem", binding_headers(), "-isystem", sysconfig.get_paths()["include"]]
     engine = [*COMMON, "-O2", "-g1", *address]
     kernels = [*COMMON, "-O0" if address_sanitizer else "-O1", "-g1", *UNDEFINED, *address]
     jobs = [(source, kernels) for source in sources("kernels/cuda/*.cu", f"{HERE}/*.cu")]
