@@ -6,7 +6,7 @@ from geowidth.errors import UserError
 from geowidth.ops.backend import OPERATIONS, Backend, Operation
 
 
-def _only_float32(dtype="float32"):
+def _only_float32(dtype="float32", **_):
     return None if dtype == "float32" else "only float32"
 
 
