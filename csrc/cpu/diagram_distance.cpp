@@ -79,7 +79,7 @@ template <typename Number>
 class Matching {
  public:
   Matching(const Bars& a, const Bars& b, GroundNorm ground)
-      : gains_(a, b, ground), tree_(b, ground), problem_(a.size(), b.size()) {
+      : gains_(a, b, ground), tree_(b, ground), problem_(a.size(), b.size()), complete_(a.size(), 0) {
     add_nearest();
     solve();
   }
@@ -88,7 +88,8 @@ class Matching {
   explicit Matching(const Matching<Coarser>& coarser)
       : gains_(coarser.gains_.a, coarser.gains_.b, coarser.gains_.costs.ground),
         tree_(coarser.tree_),
-        problem_(coarser.problem_, gains_) {
+        problem_(coarser.problem_, gains_),
+        complete_(coarser.complete_.size(), 0) {
     solve();
   }
 
@@ -98,7 +99,7 @@ class Matching {
  private:
   template <typename>
   friend class Matching;
-  static constexpr std::size_t first_partners = 24, more_partners = 8;  // of a bar, looked up at a time
+  static constexpr std::size_t first_partners = 16, more_partners = 8;  // of a bar, looked up at a time
 
   // Adds the nearest bars that each bar of the first diagram gains by.
   void add_nearest() {
@@ -107,6 +108,7 @@ class Matching {
     tree_.weigh(room);
     for (int32_t i = 0; i < int32_t(gains_.a.size()); ++i) {
       tree_.nearest(gains_.a[i], rounded(gains_.own[i]), first_partners, i, found_);
+      complete_[i] = found_.size() < first_partners;
       for (const auto& f : found_)
         if (const Number gain = gains_(i, f.index); gain < Number(0)) problem_.add(i, f.index, gain);
     }
@@ -133,6 +135,7 @@ class Matching {
     std::vector<int32_t> known(room.size(), -1);
     bool any = false;
     for (int32_t i = 0; i < int32_t(gains_.a.size()); ++i) {
+      if (complete_[i]) continue;
       problem_.for_each_column(i, [&](int32_t j) { known[j] = i; });
       const Number& potential = problem_.potential(problem_.rows, i);
       const auto promises = [&](int32_t j) { return known[j] != i && gains_(i, j) < potential + column_potential(j); };
@@ -149,6 +152,7 @@ class Matching {
   Gains<Number> gains_;
   BarTree tree_;  // of b
   PartialAssignment<Number> problem_;
+  std::vector<char> complete_;  // of a: whether all bars that gain by it are entries already
   std::vector<BarTree::Found> found_;
 };
 
