@@ -36,6 +36,7 @@ whose squares leave float64.)
 
 import os
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -99,18 +100,32 @@ def result_dtype(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def features():
-    """The Features of this torch, with its settings as they are now."""
+def features(device):
+    """The Features of this torch on that device, with its settings as they are now."""
     matmul = torch.backends.cuda.matmul
     if hasattr(matmul, "fp32_precision"):  # torch 2.9; reading the old switch beside it may raise
         exact_float32 = matmul.fp32_precision in ("ieee", "none")
     else:
         exact_float32 = not matmul.allow_tf32
     return Features(
-        wide_output=hasattr(torch.ops.aten.addmm, "dtype_out"),
+        wide_output=hasattr(torch.ops.aten.addmm, "dtype_out")
+        and (device.type != "cuda" or _wide_products_work(device)),
         exact_float32=exact_float32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "1",
         exact_float16=not getattr(matmul, "allow_fp16_accumulation", False),
     )
+
+
+@cache
+def _wide_products_work(device):
+    """Whether products of 16-bit matrices add up in float32 there: a small one whose result is exact is tried."""
+    x = torch.arange(256, device=device).remainder(7).bfloat16().reshape(16, 16)
+    gram = torch.empty(16, 16, device=device)
+    try:
+        for first in (True, False):
+            _add_wide_product(gram, x, x, first)
+    except RuntimeError:
+        return False
+    return bool((gram == 2 * (x.double() @ x.double().T)).all())
 
 
 def capability(x):
@@ -205,10 +220,10 @@ def _padded(rows):
 
 def _plan(clouds, names):
     """The Route to take, once zero rows are refused. The only place where the host waits for the device."""
-    plan = route(clouds.x.dtype, capability(clouds.x), features())
-    directional = any(GEOMETRIES[name].directional for name in names)
     if _capturing(clouds.x):
         return float64_route(clouds.x.dtype)
+    plan = route(clouds.x.dtype, capability(clouds.x), features(clouds.x.device))
+    directional = any(GEOMETRIES[name].directional for name in names)
     if plan.gram == torch.float64 and not directional:
         return plan
     if plan.gram == torch.float32:

@@ -13,6 +13,8 @@ from geowidth.errors import UserError
 from geowidth.geometry import HYPERBOLIC_RADIUS
 from geowidth.ops import _distances_cuda, distances
 
+CPU = torch.device("cpu")
+
 pytestmark = pytest.mark.usefixtures("cuda_backend")
 
 
@@ -96,19 +98,35 @@ def test_the_route_follows_dtype_chip_and_torch():
     assert columns(single, (8, 9), single=False) == 0
 
 
+def test_wide_products_are_tried_before_they_are_trusted(monkeypatch):
+    def right(gram, x, y, first):
+        product = x.float() @ y.float().T
+        gram.copy_(product if first else gram + product)
+
+    def forgets(gram, x, y, first):
+        gram.copy_(x.float() @ y.float().T)
+
+    def refuses(gram, x, y, first):
+        raise RuntimeError("addmm: no such kernel")
+
+    for product, works in ((right, True), (forgets, False), (refuses, False)):
+        monkeypatch.setattr(_distances_cuda, "_add_wide_product", product)
+        assert _distances_cuda._wide_products_work.__wrapped__(CPU) is works
+
+
 def test_features_are_what_torch_says(monkeypatch):
     matmul = torch.backends.cuda.matmul
-    assert _distances_cuda.features() == _distances_cuda.Features(
+    assert _distances_cuda.features(CPU) == _distances_cuda.Features(
         hasattr(torch.ops.aten.addmm, "dtype_out"), True, True
     )
     before = matmul.allow_tf32, matmul.allow_fp16_accumulation
     try:
         matmul.allow_tf32 = matmul.allow_fp16_accumulation = True
-        assert not _distances_cuda.features().exact_float32 and not _distances_cuda.features().exact_float16
+        assert not _distances_cuda.features(CPU).exact_float32 and not _distances_cuda.features(CPU).exact_float16
     finally:
         matmul.allow_tf32, matmul.allow_fp16_accumulation = before
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert not _distances_cuda.features().exact_float32
+    assert not _distances_cuda.features(CPU).exact_float32
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
