@@ -10,7 +10,6 @@ import math
 import torch
 
 from geowidth.ops import backend, cuda_support
-from geowidth.ops.backend import native
 
 ANDERSON_MEMORY = 5
 
@@ -26,6 +25,10 @@ class Step:
         """[sum_ij x_ij y_ij for x, y in pairs]."""
         return [self.inner(x, y) for x, y in pairs]
 
+    def marginals(self, plan):
+        """Row sums (n,) and column sums (m,) of plan (n, m) in float64."""
+        return plan.sum(1, dtype=torch.float64), plan.sum(0, dtype=torch.float64)
+
 
 class NativeStep(Step):
     """Compiled step on buffers of its own. dtype float32 or float64; r (n,), s (m,), a (n,), b (m,) of that dtype."""
@@ -37,7 +40,7 @@ class NativeStep(Step):
         self.f, self.g = torch.zeros_like(a), torch.zeros_like(b)
         self.u, self.v = torch.empty_like(a), torch.empty_like(b)
         self.kernel = torch.empty(self.shape, dtype=r.dtype)
-        self.module, _ = native()
+        self.module, _ = backend.native()
 
     def __call__(self, x, scale, plan, tolerance, most):
         """Overwrites `plan` (n, m) with the coupling.
@@ -126,9 +129,6 @@ class CudaStep(Step):
                 self.multiply(x.data_ptr(), y.data_ptr(), x.numel(), self.scratch.data_ptr(), out, stream)
         return self.products[: len(pairs)].tolist()
 
-    def marginals(self, plan):
-        return plan.sum(1, dtype=torch.float64), plan.sum(0, dtype=torch.float64)
-
 
 class TorchStep(Step):
     """The same in plain torch: Sinkhorn's iterations in the log domain."""
@@ -162,6 +162,3 @@ class TorchStep(Step):
 
     def inner(self, x, y):
         return torch.sum(x * y, dtype=torch.float64).item()
-
-    def marginals(self, plan):
-        return plan.sum(1, dtype=torch.float64), plan.sum(0, dtype=torch.float64)

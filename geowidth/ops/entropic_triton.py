@@ -5,6 +5,7 @@ import math
 import torch
 
 from geowidth.ops import cuda_support, triton_support
+from geowidth.ops.entropic_kernels import Step
 
 TURNS = 8  # passes at most between two readings of the error: a reading makes the host wait for the device
 FAR = 32  # powers of two by which potentials may leave those that the kernel was formed with: what underflowed there
@@ -14,7 +15,7 @@ LEAST_ROOT = 0.03  # of the gap that such a map is taken to have
 PATIENCE = 32  # passes without a smaller error: rounding is all that is left
 
 
-class TritonStep:
+class TritonStep(Step):
     """Streaming step, in the log domain where it has to be, on tensors of one device.
 
     dtype float32 or float64; r, a (n,), s, b (m,).
@@ -90,10 +91,6 @@ class TritonStep:
         """[sum_ij x_ij y_ij for x, y in pairs], with one reading."""
         with cuda_support.on_device(self.r):
             return torch.stack([self.buffers.inner(x, y) for x, y in pairs]).tolist()
-
-    def marginals(self, plan):
-        """Row sums (n,) and column sums (m,) of plan in float64."""
-        return plan.sum(1, dtype=torch.float64), plan.sum(0, dtype=torch.float64)
 
 
 class _Motion:
