@@ -12,7 +12,7 @@ Neither extension includes or links torch: one build serves every torch version.
 Environment
     GEOWIDTH_CUDA=0|1               never / always build ``geowidth._cuda`` (default: when nvcc is found)
     GEOWIDTH_CUDA_ARCHITECTURES     for example "80;90a" (default: all of 80, 90a, 100 this nvcc knows); the newest of
-                                    them that is no "a" or "f" kind is kept as PTX too, for GPUs newer than all of them
+                                    them without a letter is kept as PTX too, for GPUs newer than all of them
     CUDA_HOME                       where to look for bin/nvcc before PATH
     CXX, CXXFLAGS, LDFLAGS          as usual
     MAX_JOBS                        parallel compilations (default: all cores)
@@ -110,8 +110,37 @@ def jobs():
     return int(limit)
 
 
+# nvcc hands its commands to a shell between double quotes; ninja has no way to write these in a file name.
+UNREADABLE = {"nvcc": "$\"'`\\\n\r", "ninja": "|\n\r"}
+
+
+def refuse_unreadable(program, *folders):
+    """Stop, naming folder and letter, if `program` cannot read files of one of these folders."""
+    for folder in map(str, folders):
+        letter = next((c for c in folder if c in UNREADABLE[program]), None)
+        if letter is not None:
+            leave = ", or leave the CUDA kernels out with GEOWIDTH_CUDA=0" if program == "nvcc" else ""
+            raise SystemExit(f"the folder {folder!r} holds the letter {letter!r}, which {program} cannot read; "
+                             f"build in a folder without it{leave}")  # fmt: skip
+
+
 def escape(path):
+    """A file name as ninja reads it in a build line."""
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
+
+
+def literal(*words):
+    """Words of a command that reach the program as they are: past the shell that runs it, past ninja's variables."""
+    return shlex.join(map(str, words)).replace("$", "$$")
+
+
+def from_environment(name, default=""):
+    """The words of a variable such as CXXFLAGS, split as a shell would, nothing in them expanded."""
+    value = os.environ.get(name, "")
+    try:
+        return shlex.split(value) or shlex.split(default)
+    except ValueError as error:
+        raise SystemExit(f"{name} is {value!r}: {error}; quote it as for a shell") from None
 
 
 class NinjaFile:
@@ -141,10 +170,11 @@ class NinjaFile:
         (self.folder / "build.ninja").write_text("\n".join(self.lines) + "\n")
         program = ninja_program()
         if program:
+            refuse_unreadable("ninja", ROOT, self.folder)
             limit = ["-j", str(jobs())] if os.environ.get("MAX_JOBS") else []
             done = subprocess.run([program, "-C", str(self.folder), *limit]).returncode == 0
         else:
-            print("ninja was not found: everything is compiled anew")
+            print("ninja was not found: every file is compiled again")
             done = self._run_all()
         if not done:
             words = "; GEOWIDTH_CUDA=0 leaves the CUDA kernels out" if "nvcc" in self.commands else ""
@@ -155,8 +185,8 @@ class NinjaFile:
 
         def execute(edge):
             rule, output, inputs, variables = edge
-            words = {"in": shlex.join(map(str, inputs)), "out": shlex.quote(str(output))} | variables
-            command = re.sub(r"\$(\w+)", lambda m: words.get(m[1], ""), self.commands[rule])
+            words = {"in": shlex.join(map(str, inputs)), "out": shlex.quote(str(output)), "$": "$"} | variables
+            command = re.sub(r"\$(\w+|\$)", lambda m: words.get(m[1], ""), self.commands[rule])
             return subprocess.run(command, shell=True).returncode
 
         outputs = {edge[1] for edge in self.edges}
@@ -192,15 +222,22 @@ def include_folders():
             f"Python.h is not in {python}: install the headers of this Python (python3-dev, python3-devel)"
         )
     folders = [ROOT / "csrc", ROOT / "kernels/cuda", binding, python]
-    return [f"-I{shlex.quote(str(f))}" for f in folders]
+    return [f"-I{folder}" for folder in folders]
 
 
 def host_compiler():
-    """The C++ compiler, as CXX names it (options and all)."""
-    compiler = os.environ.get("CXX") or "c++"
-    if shutil.which(shlex.split(compiler)[0]) is None:
-        raise SystemExit(f"the C++ compiler {compiler!r} was not found: install g++ or clang++, or name one in CXX")
+    """The C++ compiler as words, as CXX names it (options and all)."""
+    compiler = from_environment("CXX", "c++")
+    if shutil.which(compiler[0]) is None:
+        named = shlex.join(compiler)
+        raise SystemExit(f"the C++ compiler {named!r} was not found: install g++ or clang++, or name one in CXX")
     return compiler
+
+
+def compiler_name(compiler):
+    """What `geowidth doctor` calls a compiler: its file name, without options or wrappers before it."""
+    name = Path(next(word for word in reversed(compiler) if not word.startswith("-"))).name
+    return re.sub(r"[^\w.+-]", "_", name)
 
 
 def add_native(ninja, output):
@@ -212,12 +249,13 @@ def add_native(ninja, output):
         "-Wextra",
         "-Wno-psabi",
         "-DNDEBUG",
-        f'-DGEOWIDTH_COMPILER=\\"{Path(compiler.split()[-1]).name}\\"',
+        f'-DGEOWIDTH_COMPILER="{compiler_name(compiler)}"',
     ]
-    flags += [*include_folders(), os.environ.get("CXXFLAGS", "")]
-    ninja.rule("cxx", f"{compiler} -MMD -MF $out.d {' '.join(flags)} $variant -c $in -o $out", depfile=True)
+    flags += [*include_folders(), *from_environment("CXXFLAGS")]
+    ninja.rule("cxx", f"{literal(*compiler)} -MMD -MF $out.d {literal(*flags)} $variant -c $in -o $out", depfile=True)
     shared = ["-undefined", "dynamic_lookup", "-bundle"] if sys.platform == "darwin" else ["-shared"]
-    ninja.rule("link", f"{compiler} {' '.join(shared)} -pthread $in -o $out {os.environ.get('LDFLAGS', '')}")
+    shared = literal(*compiler, *shared, "-pthread")
+    ninja.rule("link", f"{shared} $in -o $out {literal(*from_environment('LDFLAGS'))}")
     objects = []
     for source in sorted([*(ROOT / "csrc/cpu").glob("*.cpp"), *(ROOT / "csrc/bindings").glob("*.cpp")]):
         if source.name.endswith(".simd.cpp"):
@@ -233,28 +271,28 @@ def add_native(ninja, output):
 def add_cuda(ninja, output, nvcc):
     """Rules and edges for geowidth._cuda. The CUDA runtime is linked in, so importing it needs no driver."""
     home, compiler = cuda_home(nvcc), host_compiler()
-    paths = " ".join([*include_folders(), f"-I{shlex.quote(str(home / 'include'))}"])
+    refuse_unreadable("nvcc", ROOT, ninja.folder, home)
+    paths = literal(*include_folders(), f"-I{home / 'include'}")
     architectures = cuda_architectures(nvcc)
     ptx = cuda_ptx(architectures)
-    codes = [f"-gencode arch=compute_{a},code=sm_{a}" for a in architectures]
-    codes += [f"-gencode arch=compute_{ptx},code=compute_{ptx}"] if ptx else []
+    codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures]
+    codes += [f"-gencode=arch=compute_{ptx},code=compute_{ptx}"] if ptx else []
     sources = sorted((ROOT / "kernels/cuda").glob("*.cu"))
     threads = max(1, jobs() // len(sources))  # ninja compiles files in parallel, nvcc one file's architectures
     ninja.rule(
         "nvcc",
-        f"{nvcc} {' '.join(NVCC_FLAGS)} --threads {threads} {' '.join(codes)} -MD -MF $out.d {paths} -c $in -o $out",
+        f"{literal(nvcc, *NVCC_FLAGS, '--threads', threads, *codes)} -MD -MF $out.d {paths} -c $in -o $out",
         depfile=True,
     )
-    define = f'-DGEOWIDTH_CUDA_ARCHITECTURES=\\"{",".join(architectures)}\\" -DGEOWIDTH_CUDA_PTX=\\"{ptx}\\"'
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
+    flags += [f'-DGEOWIDTH_CUDA_ARCHITECTURES="{",".join(architectures)}"', f'-DGEOWIDTH_CUDA_PTX="{ptx}"']
     ninja.rule(
-        "cuda_host",
-        f"{compiler} -MMD -MF $out.d -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra {define} {paths} "
-        "-c $in -o $out",
-        depfile=True,
+        "cuda_host", f"{literal(*compiler)} -MMD -MF $out.d {literal(*flags)} {paths} -c $in -o $out", depfile=True
     )
     library = next((p for p in (home / "lib64", home / "lib", home / "targets/x86_64-linux/lib") if p.is_dir()), home)
     ninja.rule(
-        "cuda_link", f"{compiler} -shared $in -o $out -L{shlex.quote(str(library))} -lcudart_static -ldl -lrt -pthread"
+        "cuda_link",
+        f"{literal(*compiler)} -shared $in -o $out {literal(f'-L{library}')} -lcudart_static -ldl -lrt -pthread",
     )
     objects = []
     for source in sources:
