@@ -21,6 +21,7 @@ Without network or build isolation, `python setup.py build_ext --inplace` needs 
 taken from torch where pybind11 is missing, and the rules are run one by one where ninja is.
 """
 
+import filecmp
 import importlib.util
 import os
 import platform
@@ -205,8 +206,8 @@ def ninja_program():
         return shutil.which("ninja")
 
 
-def include_folders():
-    """-I options for our own headers, pybind11's (torch brings a copy) and Python's."""
+def pybind11_headers():
+    """The folder that holds pybind11/pybind11.h; torch brings a copy."""
     try:
         import pybind11
 
@@ -216,13 +217,31 @@ def include_folders():
         binding = Path(torch.origin).parent / "include" if torch and torch.origin else ROOT
     if not (binding / "pybind11" / "pybind11.h").is_file():
         raise SystemExit("pybind11 was not found: pip install pybind11") from None
+    return binding
+
+
+def keep_headers(source, target):
+    """Copy a folder of headers to `target`, leaving alone the files that are there already; returns `target`.
+
+    In an isolated build pybind11 lies in a new folder each time: compiled from there, every file would be out of date.
+    """
+    for header in source.rglob("*.h"):
+        kept = target / header.relative_to(source)
+        if not (kept.is_file() and filecmp.cmp(header, kept, shallow=False)):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(header, kept)
+    return target
+
+
+def include_folders(folder):
+    """-I options for our own headers, pybind11's (kept in the build folder) and Python's."""
+    keep_headers(pybind11_headers() / "pybind11", folder / "include" / "pybind11")
     python = Path(sysconfig.get_paths()["include"])
     if not (python / "Python.h").is_file():
         raise SystemExit(
             f"Python.h is not in {python}: install the headers of this Python (python3-dev, python3-devel)"
         )
-    folders = [ROOT / "csrc", ROOT / "kernels/cuda", binding, python]
-    return [f"-I{folder}" for folder in folders]
+    return [f"-I{place}" for place in (ROOT / "csrc", ROOT / "kernels/cuda", folder / "include", python)]
 
 
 def host_compiler():
@@ -251,7 +270,7 @@ def add_native(ninja, output):
         "-DNDEBUG",
         f'-DGEOWIDTH_COMPILER="{compiler_name(compiler)}"',
     ]
-    flags += [*include_folders(), *from_environment("CXXFLAGS")]
+    flags += [*include_folders(ninja.folder), *from_environment("CXXFLAGS")]
     ninja.rule("cxx", f"{literal(*compiler)} -MMD -MF $out.d {literal(*flags)} $variant -c $in -o $out", depfile=True)
     shared = ["-undefined", "dynamic_lookup", "-bundle"] if sys.platform == "darwin" else ["-shared"]
     shared = literal(*compiler, *shared, "-pthread")
@@ -272,7 +291,7 @@ def add_cuda(ninja, output, nvcc):
     """Rules and edges for geowidth._cuda. The CUDA runtime is linked in, so importing it needs no driver."""
     home, compiler = cuda_home(nvcc), host_compiler()
     refuse_unreadable("nvcc", ROOT, ninja.folder, home)
-    paths = literal(*include_folders(), f"-I{home / 'include'}")
+    paths = literal(*include_folders(ninja.folder), f"-I{home / 'include'}")
     architectures = cuda_architectures(nvcc)
     ptx = cuda_ptx(architectures)
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures]
@@ -307,8 +326,15 @@ def add_cuda(ninja, output, nvcc):
 class NinjaBuild(build_ext):
     """Hands all extensions to one ninja run: parallel, incremental, header dependencies included."""
 
+    def folder(self):
+        """Where objects are made: for an editable install a folder of the source tree, so that the next compiles only
+        what has changed (setuptools would name a temporary one)."""
+        if getattr(self, "editable_mode", False):
+            return ROOT / "build" / f"editable-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        return Path(self.build_temp).resolve()
+
     def run(self):
-        folder = Path(self.build_temp).resolve()
+        folder = self.folder()
         ninja = NinjaFile(folder)
         built = {}
         for extension in reversed(self.extensions):  # CUDA files take longest: begun first

@@ -61,3 +61,19 @@ def test_the_runner_writes_what_it_measured(tmp_path):
     ours = [r for r in found if r.provider == "geowidth" and r.mode != "opposite"]
     assert len(ours) == 18 and all(r.error < 1e-6 for r in ours)
     assert run.main(["unknown"]) == 2 and run.main(["--help"]) == 0
+
+
+def micro(folder, *options):
+    """Run one file of benchmarks/micro as the README says, its storage in `folder`; returns what it prints."""
+    command = [sys.executable, "-m", "pytest", str(ROOT / "benchmarks/micro/test_assignment.py"), "--benchmark-only"]
+    command += ["--benchmark-max-time=0.001", "--benchmark-min-rounds=1", f"--benchmark-storage=file://{folder}"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_micro_benchmarks_group_ours_with_its_peers_and_compare(tmp_path):
+    first = micro(tmp_path, "--benchmark-autosave")
+    assert "benchmark 'assignment, random': 2 tests" in first and "[random-scipy]" in first
+    second = micro(tmp_path, "--benchmark-compare")
+    assert "(0001_" in second and "(NOW)" in second

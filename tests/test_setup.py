@@ -1,6 +1,7 @@
 """setup.py: what is compiled for which GPU, and machines that lack ninja, nvcc or the right one."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,30 @@ def test_rules_run_with_and_without_ninja(module, tmp_path, monkeypatch, with_ni
 
 
 def test_headers_are_taken_from_torch_where_pybind11_is_missing(module, monkeypatch):
-    ours = module.include_folders()
     monkeypatch.setitem(__import__("sys").modules, "pybind11", None)
-    theirs = module.include_folders()
-    assert any(folder.endswith("torch/include") for folder in set(theirs) - set(ours))
+    assert module.pybind11_headers().parts[-2:] == ("torch", "include")
+
+
+def test_kept_headers_are_touched_only_where_they_changed(module, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "kept"
+    (source / "detail").mkdir(parents=True)
+    for name in ("one.h", "detail/two.h"):
+        (source / name).write_text(name)
+    module.keep_headers(source, target)
+    first = {path: path.stat().st_mtime_ns for path in target.rglob("*.h")}
+    assert sorted(path.read_text() for path in first) == ["detail/two.h", "one.h"]
+    (source / "one.h").write_text("changed")
+    os.utime(source / "detail/two.h", (1, 1))
+    module.keep_headers(source, target)
+    changed = {path.name for path, when in first.items() if path.stat().st_mtime_ns != when}
+    assert changed == {"one.h"} and (target / "one.h").read_text() == "changed"
+
+
+def test_editable_installs_keep_their_build_folder(module):
+    from setuptools import Distribution
+
+    command = module.NinjaBuild(Distribution())
+    command.build_temp = "elsewhere"
+    assert command.folder() == Path("elsewhere").resolve()
+    command.editable_mode = True
+    assert command.folder().is_relative_to(ROOT / "build")
