@@ -23,6 +23,9 @@ from geowidth.ops.gromov_cuda import CudaKernels
 from geowidth.ops.gromov_descent import STARTS, solve
 from geowidth.ops.gromov_inputs import cost_pair, positive, thread_count, torch_threads
 from geowidth.ops.gromov_kernels import NativeKernels, TorchKernels
+from geowidth.ops.gromov_scale import common_exponent, in_units_of, rescaled
+
+SQUARED = ("value", "identity", "gap", "identity_gap", "lower", "scale", "eccentricity", "shape")
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def gromov_wasserstein(
     product coupling too unless the clouds clearly match. With the identity among them, its value is never exceeded.
     On a GPU products, sums and the proof that a permutation is stationary stay there; where that proof fails, and for
     exchanges that help, the CPU solves on a copy. Values agree with the CPU's to about 1e-12.
-    Raises UserError naming the argument and its first bad index.
+    Raises UserError naming the argument and its first bad index, and for costs so large (above about 6.7e153), or so
+    small, that the result is not a float64 number.
     """
     threads = thread_count(threads)
     tolerance = positive(tolerance, "tolerance")
@@ -105,8 +109,10 @@ def gromov_wasserstein(
         raise UserError(f"max_iterations is {max_iterations!r}; a whole number of at least 1 is needed")
     c1, c2 = cost_pair(c1, c2, threads, same_size=True)
     chosen = GROMOV_WASSERSTEIN.choose(c1.device.type, backend)
+    exponent = common_exponent(c1, c2)
     with torch_threads(threads):
-        return chosen.run(c1, c2, tolerance, starts, max_iterations, swaps, threads)
+        result = chosen.run(*rescaled(c1, c2, exponent), tolerance, starts, max_iterations, swaps, threads)
+    return in_units_of(c1, c2, exponent, result, SQUARED, ("value", "identity"))
 
 
 def _starts(starts):

@@ -16,7 +16,7 @@ def lower_bound(c1, c2):
     n = len(a)
     first = [np.sort(np.sqrt(np.einsum("ij,ij->i", c, c, dtype=np.float64) / n)) for c in (a, b)]
     eccentricities = np.square(first[0] - first[1]).mean()
-    if all((np.diagonal(c) == 0).all() and c.min() >= 0 for c in (a, b)):
+    if all((np.diagonal(c) == 0).all() and c.min() >= 0 and (c == c.T).all() for c in (a, b)):
         second = [np.sort(np.concatenate([row[i + 1 :] for i, row in enumerate(c)])) for c in (a, b)]
         share = 2 / n**2
     else:
@@ -29,14 +29,14 @@ def lower_bound(c1, c2):
 def lower_bound_on_device(c1, c2, squares=None, tidy=None):
     """The same by torch, where the costs lie.
 
-    squares: sums of squares of each matrix's rows, (n,) float64. tidy: whether both have a zero diagonal and no
-    negative entry, so that the upper triangle tells all. Both are computed if not given.
+    squares: sums of squares of each matrix's rows, (n,) float64. tidy: whether both are symmetric, with a zero
+    diagonal and no negative entry, so that the upper triangle tells all. Both are computed if not given.
     """
     n, both = len(c1), (c1, c2)
     if squares is None:
         squares = [c.double().square().sum(1) for c in both]
     if tidy is None:
-        tidy = not any(bool((c.diagonal() != 0).any() | (c.min() < 0)) for c in both)
+        tidy = not any(bool((c.diagonal() != 0).any() | (c.min() < 0) | (c != c.T).any()) for c in both)
     first = [(square / n).sqrt().sort().values for square in squares]
     eccentricities = (first[0] - first[1]).square().mean()
     # Sorted one after the other, so that no more than one matrix's worth of sorting space is in use.

@@ -8,6 +8,7 @@ import math
 import torch
 
 from geowidth.ops.gromov_bound import lower_bound, lower_bound_on_device
+from geowidth.ops.gromov_kernels import centred
 from geowidth.ops.gromov_mixture import Mixture
 
 STARTS = ("identity", "product")
@@ -26,7 +27,8 @@ class Problem:
     def __init__(self, c1, c2, kernels):
         self.c1, self.c2, self.kernels, self.n = c1, c2, kernels, len(c1)
         self.identity = torch.arange(self.n, device=c1.device)
-        self.one, self.two = kernels.centred(c1, c2)
+        symmetric = torch.equal(c1, c1.T) and torch.equal(c2, c2.T)
+        self.one, self.two = kernels.centred(c1, c2) if symmetric else (centred(c1, False), centred(c2, False))
         self.spread = self.one.spread + self.two.spread
         self.eccentricities = 2 * (self.one.eccentricity + self.two.eccentricity)
         self.scale = (self.one.mean - self.two.mean) ** 2
@@ -44,10 +46,15 @@ class Problem:
 
     def pair(self, a, b):
         """E's bilinear form at permutations a and b; None stands for the product coupling."""
+        if a is None and b is None:
+            return self.product
         if a is None or b is None:
-            column = b if a is None else a
-            return self.product - (0 if column is None else 4 * (self.one.m @ self.two.m[column]).item() / self.n)
+            return self.spread + self.scale + self.eccentricities / 2 + self.apart(b if a is None else a)
         return self.square_difference(self.c1, self.c2, a, b) / self.n**2
+
+    def apart(self, column):
+        """Mean squared difference of matched row means: half the eccentricity of permutation `column`."""
+        return (self.one.m - self.two.m[column]).square().mean().item()
 
     def square_difference(self, a, b, row, column):
         """sum_ik (a[i, k] - b[row[i], column[k]])^2."""
@@ -58,7 +65,7 @@ class Problem:
         """(scale, eccentricity, shape) of a mixture."""
         eccentricity = mixture.product_weight * self.eccentricities
         for weight, column in mixture.items():
-            eccentricity += weight * 2 * (self.one.m - self.two.m[column]).square().mean().item()
+            eccentricity += weight * 2 * self.apart(column)
         shape = mixture.product_weight * (2 - mixture.product_weight) * self.spread
         for w, a in mixture.items():
             for v, b in mixture.items():
