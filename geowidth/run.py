@@ -193,9 +193,11 @@ def schedule_of(plan, folder, arm):
     from geowidth.models.presets import preset_named
 
     path = folder / "schedules" / f"{arm}.json"
-    if path.exists():
-        return Schedule.read(path)
     preset, rule = preset_named(plan.preset), ARMS[arm]
+    if path.exists():
+        schedule = Schedule.read(path)
+        preset.widths_of(schedule, "geowidth run")
+        return schedule
     options = {"geometry": plan.geometry, "statistic": plan.statistic} if rule.schedule == "geometry" else {}
     schedule = allocate(
         rule.schedule,

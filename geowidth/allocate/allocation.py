@@ -69,10 +69,12 @@ def allocate(
     if work is not None:
         model_dimension = work.model_dimension if model_dimension is None else model_dimension
         projections = work.projections if projections is None else projections
-    costs = _costs(problem.layers, unit, model_dimension, 3 if projections is None else projections, biases, cost_table)
+    sizes = {"model_dimension": model_dimension, "projections": 3 if projections is None else projections}
+    sizes["biases"] = biases
+    costs = _costs(problem.layers, unit, *sizes.values(), cost_table)
     amount, base_width = _budget(problem, costs[0], budget)
     frame = Frame(problem, costs[0], amount, quantum * degree, floor, cap, limit)
-    return _schedule(frame, frame.answer(rule, options), base_width, costs[1])
+    return _schedule(frame, frame.answer(rule, options), base_width, costs[1], sizes)
 
 
 def _costs(layers, unit, model_dimension, projections, biases, cost_table):
@@ -114,8 +116,8 @@ def _budget(problem, cost, budget):
     return float(budget), None
 
 
-def _schedule(frame, answer, base_width, parameters):
-    """The Schedule of an Answer."""
+def _schedule(frame, answer, base_width, parameters, sizes):
+    """The Schedule of an Answer. sizes: of the FFNs whose parameters are counted, where they are."""
     widths = answer.rounding.widths
     spent = frame.cost.total(widths)
     rounding = {"gap": answer.rounding.gap, "exact": answer.rounding.exact, "left": frame.budget - spent}
@@ -128,6 +130,7 @@ def _schedule(frame, answer, base_width, parameters):
         "cap": [None if np.isinf(c) else c for c in answer.cap.tolist()],
         "max_distinct_widths": frame.limit,
         "seed": frame.problem.seed,
+        **({} if parameters is None else sizes),
     }
     return Schedule(
         name=answer.rule.name,

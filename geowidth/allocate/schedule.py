@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from geowidth import records
-from geowidth.errors import UserError
+from geowidth.allocate.schedule_checks import check_schedule, fits
+from geowidth.errors import UserError, choose
 
 KIND = "geowidth.schedule"
 SCHEMA = 1
@@ -16,6 +17,7 @@ _FIELDS = {
     "details": (dict, "an object"),
     "environment": (dict, "an object"),
 }
+_ALL_FIELDS = ("kind", "schema", *_FIELDS, "base_width", "layers")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Schedule:
     widths: one positive int a layer. base_width: the uniform width of the same budget, or None. budget: {"unit",
     "value", "spent"} with spent <= value. quantum: every width is a multiple of it. settings: what was asked for.
     details: real widths, multiplier, active bounds, KKT residual, rounding gap, heads where there are any, and notes.
+
+    Raises UserError for widths that are not whole numbers above 0, and for other fields that contradict them.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Schedule:
                 f"widths of schedule {self.name!r} are {widths!r}; a list of whole numbers above 0 is needed"
             )
         object.__setattr__(self, "widths", tuple(widths))
+        check_schedule(self)
 
     @property
     def layers(self):
@@ -53,6 +58,16 @@ class Schedule:
     def heads(self):
         """Attention heads of every layer, or None where the schedule leaves attention alone."""
         return self.details.get("heads")
+
+    def widths_for(self, reader, *, layers, dimension, heads, projections=3, biases=False):
+        """The widths, for a model of these sizes whose `heads` attention heads are the same in every layer.
+
+        reader: who builds the model, for the message. Raises UserError for what the schedule states and such a model
+        does not have: another number of layers, heads that differ from layer to layer, a budget counted for FFNs of
+        other sizes.
+        """
+        fits(self, reader, layers, dimension, heads, projections, biases)
+        return self.widths
 
     def to_json(self):
         """The schedule as a dict for schedule.json."""
@@ -73,6 +88,8 @@ class Schedule:
     @classmethod
     def from_json(cls, value):
         """The schedule in a dict that `to_json` made; missing or wrong fields raise UserError."""
+        for name in value:
+            choose("field of a schedule", name, _ALL_FIELDS)
         value = {"quantum": 1, "settings": {}, "details": {}, "environment": {}, **value}
         for name, (kind, words) in _FIELDS.items():
             if not isinstance(value.get(name), kind):

@@ -115,6 +115,13 @@ class Preset:
             raise UserError(f"{len(widths)} widths came; preset {self.name!r} has {self.model.layers} layers")
         return replace(self.model, widths=widths)
 
+    def widths_of(self, schedule, reader):
+        """The widths of a Schedule for this preset's model; what else it states and `reader` cannot keep is refused."""
+        model = self.model
+        if schedule.layers != model.layers:
+            self.with_widths(schedule.widths)
+        return schedule.widths_for(reader, layers=model.layers, dimension=model.dimension, heads=model.heads)
+
     def with_training(self, **changes):
         """The training settings with `changes`; None leaves a setting as it is, unknown names raise UserError."""
         changes = {name: value for name, value in changes.items() if value is not None}

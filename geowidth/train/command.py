@@ -32,15 +32,18 @@ def add_arguments(parser):
 
 def run(arguments):
     from geowidth.allocate import Schedule
+    from geowidth.models.presets import preset_named
     from geowidth.train import checkpoint
     from geowidth.train.loop import train
 
+    preset = preset_named(arguments.preset)
     schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
+    widths = None if schedule is None else preset.widths_of(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
     done = checkpoint.read_result(arguments.out) is not None
     result = train(
-        arguments.preset,
-        None if schedule is None else schedule.widths,
+        preset,
+        widths,
         arguments.seed,
         arguments.out,
         arm=arm,

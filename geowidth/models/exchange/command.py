@@ -96,5 +96,13 @@ def _export_schedule(arguments):
         raise UserError(f"--schedule writes hf or megatron, which need no weights; got {arguments.format}")
     path = Path(arguments.family)
     folder = path.parent if path.name == "config.json" else path
-    widths = Schedule.read(arguments.schedule).widths
-    return export_untrained(read_config(folder), widths, arguments.out, arguments.format, str(folder / "config.json"))
+    schedule, where = Schedule.read(arguments.schedule), str(folder / "config.json")
+    config = read_config(folder)
+    widths = schedule.widths_for(
+        "geowidth export",
+        layers=config.get("num_hidden_layers"),
+        dimension=config.get("hidden_size"),
+        heads=config.get("num_attention_heads"),
+        biases=bool(config.get("mlp_bias")),
+    )
+    return export_untrained(config, widths, arguments.out, arguments.format, where)
