@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from geowidth import records
 from geowidth.allocate.schedule_checks import check_schedule, fits
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, whole
 
 KIND = "geowidth.schedule"
 SCHEMA = 1
@@ -96,7 +96,7 @@ class Schedule:
                 raise UserError(f"not a schedule: {name} is {value.get(name)!r}; needed: {words}")
         fields = {name: value[name] for name in _FIELDS} | {"base_width": value.get("base_width")}
         schedule = cls(**fields | {"widths": tuple(value["widths"])})
-        if value.get("layers", schedule.layers) != schedule.layers:
+        if whole("layers", value.get("layers", schedule.layers), 1) != schedule.layers:
             raise UserError(
                 f"schedule {schedule.name!r} says {value['layers']} layers but holds {schedule.layers} widths"
             )
