@@ -84,9 +84,10 @@ def fits(schedule, reader, layers, dimension, heads, projections, biases):
         return
     own = linear_cost(counted.unit, layers, dimension, projections, biases)
     if (own.per_width != counted.per_width).any() or (own.fixed != counted.fixed).any():
+        own_sizes = {"model_dimension": dimension, "projections": projections, "biases": biases}
         raise UserError(
-            f"{what} counts its budget for FFNs of {_words(schedule.settings)}; the model's have "
-            f"{_words({'model_dimension': dimension, 'projections': projections, 'biases': biases})}: allocate for those"
+            f"{what} counts its budget for FFNs of {_words(schedule.settings)}; the model's have {_words(own_sizes)}: "
+            "allocate for those"
         )
 
 
