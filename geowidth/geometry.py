@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, number
+from geowidth.inputs import array, tensor
 
 HYPERBOLIC_RADIUS = math.tanh(1.0)
 """Radius of the sphere inside the Poincare ball on which directions are placed: the exponential map at the origin of a
@@ -48,9 +49,7 @@ GEOMETRIES = {
 
 def check_radius(radius):
     """`radius` as a float, or a UserError unless 0 < radius < 1."""
-    if not 0 < radius < 1:
-        raise UserError(f"radius is {radius!r}; allowed: a number above 0 and below 1 (default tanh(1) = 0.7616)")
-    return float(radius)
+    return number("radius", radius, "a number above 0 and below 1 (default tanh(1) = 0.7616)", lambda r: 0 < r < 1)
 
 
 def chord_scale(radius):
@@ -59,17 +58,17 @@ def chord_scale(radius):
 
 
 def hyperbolic_from_angle(angle, radius=HYPERBOLIC_RADIUS):
-    """The hyperbolic distance of two directions at `angle` (radians; number, numpy array or torch tensor, in [0, pi]).
+    """The hyperbolic distance of two directions at `angle` (radians, in [0, pi]; whatever geowidth.inputs takes).
 
-    An increasing map of [0, pi], so it turns spherical distances, births and deaths into hyperbolic ones. Computed and
-    returned in float64.
+    An increasing map of [0, pi], so it turns spherical distances, births and deaths into hyperbolic ones. float64: a
+    tensor for a tensor, a numpy array (or scalar) for all else.
     """
     scale = 2 * chord_scale(check_radius(radius))
     if isinstance(angle, torch.Tensor):
-        return 2 * torch.asinh(scale * torch.sin(angle.double() / 2))
+        return 2 * torch.asinh(scale * torch.sin(tensor("angle", angle).double() / 2))
     import numpy
 
-    return 2 * numpy.arcsinh(scale * numpy.sin(numpy.asarray(angle, dtype=numpy.float64) / 2))
+    return 2 * numpy.arcsinh(scale * numpy.sin(array("angle", angle).astype(numpy.float64) / 2))
 
 
 def check_directions(x, name="x"):
@@ -93,7 +92,10 @@ def reference_distances(x, y=None, geometry="raw", radius=HYPERBOLIC_RADIUS):
     """
     choose("geometry", geometry, GEOMETRIES)
     scale = chord_scale(check_radius(radius))
-    first, second = x.double(), (x if y is None else y).double()
+    first = tensor("x", x, ("n", "d")).double()
+    second = first if y is None else tensor("y", y, ("m", "d")).double()
+    if first.shape[1] != second.shape[1]:
+        raise UserError(f"x is {tuple(first.shape)} and y is {tuple(second.shape)}; both need as many columns")
     if GEOMETRIES[geometry].directional:
         check_directions(first, "x")
         check_directions(second, "x" if y is None else "y")
@@ -112,7 +114,7 @@ def _reference_row(row, others, geometry, scale):
 
 
 def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
-    """Distance of row i of `x` to row i of `y`, both (n, d) of any dtype: float64 (n,).
+    """Distance of row i of `x` to row i of `y`, both (n, d), whatever geowidth.inputs takes: float64 (n,).
 
     Accurate to a few units in the last place of float64 however close, parallel or opposite the two rows are (a layer
     that changes its states by one part in 10^9 still has the right shift). Raises UserError as `reference_distances`
@@ -120,9 +122,9 @@ def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
     """
     choose("geometry", geometry, GEOMETRIES)
     scale = chord_scale(check_radius(radius))
+    x, y = tensor("x", x).double(), tensor("y", y).double()
     if x.shape != y.shape or x.ndim != 2:
         raise UserError(f"paired rows have shapes {tuple(x.shape)} and {tuple(y.shape)}; give two equal shapes (n, d)")
-    x, y = x.double(), y.double()
     if geometry == "raw":
         return torch.linalg.vector_norm(x - y, dim=1)
     check_directions(x, "x")
@@ -210,14 +212,14 @@ def poincare_distance(x, y, curvature=-1.0):
     """Distance of point x_i to y_i in the Poincare ball of the given negative curvature: float64, shape of the leading
     axes.
 
-    x, y    (..., d) tensors of any real dtype, points with |x| < 1 / sqrt(-curvature)
+    x, y    (..., d), whatever geowidth.inputs takes: points with |x| < 1 / sqrt(-curvature)
 
     d = 2/sqrt(k) asinh(sqrt(k) |x - y| / sqrt((1 - k |x|^2)(1 - k |y|^2))), k = -curvature (Nickel and Kiela 2017 in a
     form that loses no digits near 0 or at the rim). Nothing is clipped: a point on or outside the rim, also by the
     rounding of its dtype, raises a UserError that names the row.
     """
-    if not curvature < 0 or math.isinf(curvature):
-        raise UserError(f"curvature is {curvature!r}; allowed: a negative number (default -1)")
+    curvature = number("curvature", curvature, "a finite number below 0 (default -1)", lambda c: -math.inf < c < 0)
+    x, y = tensor("x", x), tensor("y", y)
     if x.ndim == 0 or x.shape != y.shape:
         raise UserError(f"points have shapes {tuple(x.shape)} and {tuple(y.shape)}; give two equal shapes (..., d)")
     root = math.sqrt(-curvature)

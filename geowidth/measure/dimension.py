@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geowidth.errors import UserError, choose
+from geowidth import inputs
+from geowidth.errors import UserError, choose_several, flag, shown, whole
 from geowidth.measure.topology import check_distances, square_matrix
 
 ESTIMATORS = ("twonn_mle", "twonn_fit", "mle", "mle_mean")
@@ -54,11 +55,12 @@ def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True
     Raises:
         UserError: bad entries, an unknown estimator, or too few distinct points: 3 for TwoNN, k + 1 for MLE.
     """
-    precision = np.float32 if _low_precision(distances) else np.float64
+    distances = inputs.array("distances", distances)
+    precision = np.float64 if distances.dtype == np.float64 else np.float32
     matrix = square_matrix(distances, "distances")
-    if validate:
+    if flag("validate", validate):
         check_distances(matrix, "distances")
-    estimators = _checked_estimators(estimators, k)
+    estimators, k = _checked_estimators(estimators, k)
     kept, merged = merge_duplicates(matrix, precision)
     if merged:
         matrix = matrix[np.ix_(kept, kept)]
@@ -70,7 +72,7 @@ def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True
         )
     nearest = _nearest_distances(matrix, needed - 1)
     values = {name: _ESTIMATES[name](nearest, k) for name in estimators}
-    return DimensionResult(values, int(k), len(matrix), merged)
+    return DimensionResult(values, k, len(matrix), merged)
 
 
 def merge_duplicates(distances, precision=np.float64):
@@ -81,12 +83,12 @@ def merge_duplicates(distances, precision=np.float64):
 
     Args:
         distances: (n, n) numpy array or tensor.
-        precision: the dtype the distances were computed in.
+        precision: the dtype the distances were computed in, float16, float32 or float64 of numpy.
 
     Returns:
         (kept indices in increasing order as an int64 array, how many were left out)
     """
-    matrix = square_matrix(distances, "distances")
+    matrix, precision = square_matrix(distances, "distances"), _checked_precision(precision)
     n = len(matrix)
     largest = np.max(matrix, initial=0.0, where=np.isfinite(matrix))
     close = matrix <= MERGED_WITHIN * np.finfo(precision).eps * largest
@@ -97,20 +99,19 @@ def merge_duplicates(distances, precision=np.float64):
     return np.flatnonzero(kept), int(n - kept.sum())
 
 
-def _low_precision(distances):
-    return str(getattr(distances, "dtype", "")).removeprefix("torch.") in ("float32", "float16", "bfloat16")
+def _checked_precision(precision):
+    try:
+        found = np.dtype(precision)
+    except TypeError:
+        found = None
+    if found is None or precision is None or found.kind != "f" or found.itemsize > 8:
+        raise UserError(f"precision is {shown(precision)}; allowed: numpy's float16, float32, float64")
+    return found
 
 
 def _checked_estimators(estimators, k):
-    names = (estimators,) if isinstance(estimators, str) else tuple(estimators)
-    if not names:
-        raise UserError(f"no estimator was asked for; allowed: {', '.join(ESTIMATORS)}")
-    for name in names:
-        choose("estimator", name, ESTIMATORS)
-    least = 3 if "mle_mean" in names else 2
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < least:
-        raise UserError(f"k is {k!r}; a whole number of at least {least} is needed for {', '.join(names)}")
-    return names
+    names = choose_several("estimators", estimators, ESTIMATORS)
+    return names, whole("k", k, 3 if "mle_mean" in names else 2)
 
 
 def _nearest_distances(matrix, count):

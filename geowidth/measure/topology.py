@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from geowidth.errors import UserError, choose
+from geowidth import inputs
+from geowidth.errors import UserError, choose, flag, number
 from geowidth.ops.backend import native
 
 GROUND_NORMS = ("sup", "euclidean")
@@ -36,10 +37,9 @@ def persistence_diagram(distances, threshold=None, *, validate=True):
     Source: as a statistic of FFN layers, Mudarisov, Burtsev and State, arXiv 2608.02064; for the links of edges,
     Koyama, Memoli, Robins and Turner, arXiv 2307.16333 and 2412.07805.
     """
-    matrix = square_matrix(distances, "distances")
-    if validate:
+    matrix, limit = square_matrix(distances, "distances"), _checked_threshold(threshold)
+    if flag("validate", validate):
         check_distances(matrix, "distances")
-    limit = _checked_threshold(threshold)
     n = matrix.shape[0]
     return _native().degree_one_persistence(matrix.ctypes.data, n, n, limit)
 
@@ -77,8 +77,8 @@ def diagram_distance(a, b, *, order=2, ground="sup"):
 
 
 def square_matrix(distances, name):
-    """`distances` (numpy or torch, any real dtype) as a contiguous (n, n) float64 array; UserError if it is none."""
-    array = _real_array(distances, name, "an (n, n) matrix")
+    """`distances` (whatever geowidth.inputs takes) as a contiguous (n, n) float64 array; UserError if it is none."""
+    array = _double_array(distances, name)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise UserError(f"{name} has shape {array.shape}; a square matrix (n, n) is needed")
     return array
@@ -103,35 +103,19 @@ def check_distances(matrix, name):
             raise UserError(f"{name}[{i}, {j}] is {matrix[i, j]}{mirror}; {reason}")
 
 
-def _real_array(values, name, needed):
-    """`values` as a contiguous float64 array."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = (values.double() if values.is_floating_point() else values).numpy()
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"dtype {array.dtype}")
-        return np.ascontiguousarray(array, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name} is not an array of real numbers ({error}); pass {needed}") from error
+def _double_array(values, name):
+    return np.ascontiguousarray(inputs.array(name, values), dtype=np.float64)
 
 
 def _checked_threshold(threshold):
     if threshold is None:
         return math.inf
-    try:
-        value = float(threshold)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not value >= 0:
-        raise UserError(f"threshold is {threshold!r}; a number of at least 0, or None for no threshold, is needed")
-    return value
+    return number("threshold", threshold, "a number of at least 0, or None for no threshold", lambda v: v >= 0)
 
 
 def _split_diagram(diagram, name):
     """Finite bars (k, 2), and the sorted births of the endless ones."""
-    bars = _real_array(diagram, f"diagram {name}", "bars (k, 2) of birth and death")
+    bars = _double_array(diagram, f"diagram {name}")
     if bars.size == 0:
         bars = bars.reshape(0, 2)
     if bars.ndim != 2 or bars.shape[1] != 2:

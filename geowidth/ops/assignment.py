@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from geowidth import inputs
 from geowidth.errors import UserError
+from geowidth.inputs import numbers_on, refuse_entry
 from geowidth.ops import backend as backends
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, native, why_not_native
@@ -42,13 +44,11 @@ def assignment(cost, *, start=None, column_dual=None, backend=None):
     optimal there where a few passes can do it; otherwise the costs are solved on the CPU. Returns an AssignmentResult.
     Raises UserError for entries that are not finite, matrices that are not square, and starts that are no permutation.
     """
-    cost = torch.as_tensor(cost).detach().to(torch.float64)
+    cost = inputs.tensor("cost", cost).detach().to(torch.float64)
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1]:
         raise UserError(f"cost has shape {tuple(cost.shape)}; a square matrix (n, n) is needed")
     n = len(cost)
-    if not torch.isfinite(cost).all():
-        i, j = divmod(int((~torch.isfinite(cost)).flatten().int().argmax()), n)
-        raise UserError(f"cost[{i}, {j}] is {cost[i, j].item()}; all entries must be finite")
+    refuse_entry("cost", cost, ~torch.isfinite(cost), "all entries must be finite")
     chosen = ASSIGNMENT.choose(cost.device.type, backend)
     return chosen.run(cost, _permutation(start, n, cost.device), _duals(column_dual, n, cost.device))
 
@@ -56,19 +56,20 @@ def assignment(cost, *, start=None, column_dual=None, backend=None):
 def _permutation(start, n, device):
     if start is None:
         return torch.arange(n, device=device)
-    start = torch.as_tensor(start).to(device, torch.int64, copy=True)
-    if start.shape != (n,) or not torch.equal(start.sort().values, torch.arange(n, device=device)):
+    start = numbers_on("start", start, device)
+    every = torch.arange(n, dtype=torch.float64, device=device)
+    if start.shape != (n,) or not torch.equal(start.sort().values, every):
         raise UserError(f"start is not a permutation of 0..{n - 1}")
-    return start.contiguous()
+    return start.long()
 
 
 def _duals(column_dual, n, device):
     if column_dual is None:
         return None
-    column_dual = torch.as_tensor(column_dual).to(device, torch.float64, copy=True)
+    column_dual = numbers_on("column_dual", column_dual, device)
     if column_dual.shape != (n,) or not torch.isfinite(column_dual).all():
         raise UserError(f"column_dual must hold {n} finite numbers")
-    return column_dual.contiguous()
+    return column_dual
 
 
 def _result(cost, column, row_dual, column_dual):

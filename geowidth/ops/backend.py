@@ -72,8 +72,8 @@ class Operation:
 
     def choose(self, device, backend=None, **request):
         """The backend to use on device type `device` for `request` (facts such as dtype that `why_not` may ask of)."""
-        wanted = backend or os.environ.get("GEOWIDTH_BACKEND") or None
-        if wanted:
+        wanted = (os.environ.get("GEOWIDTH_BACKEND") or None) if backend is None else backend
+        if wanted is not None:
             candidates = {b.name: b for b in self.backends if device in b.devices}
             chosen = candidates[choose(f"backend of {self.name} on {device}", wanted, tuple(candidates))]
             reason = chosen.why_not(**request)

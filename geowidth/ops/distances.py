@@ -9,7 +9,8 @@ sources, geowidth/ops/_distances_cuda.py for where a GPU does otherwise.
 import numpy as np
 import torch
 
-from geowidth.errors import UserError, choose
+from geowidth import inputs
+from geowidth.errors import UserError, choose, choose_several
 from geowidth.geometry import (
     GEOMETRIES,
     HYPERBOLIC_RADIUS,
@@ -28,6 +29,7 @@ from geowidth.ops import (
     triton_support,
 )
 from geowidth.ops.backend import Backend, Operation, why_not_native
+from geowidth.ops.threads import thread_count
 
 BLOCK = 2048  # rows and columns computed at a time when the result goes to `out`
 
@@ -62,6 +64,7 @@ def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, b
     """
     names, single = _names(geometry)
     radius = check_radius(radius)
+    threads = None if threads is None else thread_count(threads)
     x, y = _checked_inputs(x, y)
     if out is not None:
         return _into(out, x, y, names, single, radius, backend, threads)
@@ -77,19 +80,14 @@ def pairwise_distances_reference(x, y=None, geometry="raw", radius=HYPERBOLIC_RA
 def _names(geometry):
     if isinstance(geometry, str) and geometry != "all":
         return [choose("geometry", geometry, [*GEOMETRIES, "all"])], True
-    names = list(GEOMETRIES) if geometry == "all" else list(geometry)
-    for name in names:
-        choose("geometry", name, list(GEOMETRIES))
-    if not names or len(set(names)) < len(names):
-        raise UserError(f"geometry is {names}; name each of {', '.join(GEOMETRIES)} at most once, and at least one")
-    return names, False
+    return list(choose_several("geometry", GEOMETRIES if geometry == "all" else geometry, GEOMETRIES)), False
 
 
 def _checked_inputs(x, y):
-    x = _floating(x, "x")
+    x = inputs.tensor("x", x, ("n", "d"))
     if y is None:
         return x, None
-    y = _floating(y, "y")
+    y = inputs.tensor("y", y, ("m", "d"))
     if x.shape[1] != y.shape[1]:
         raise UserError(f"x is {tuple(x.shape)} and y is {tuple(y.shape)}; both need the same number of columns")
     if x.device != y.device:
@@ -98,35 +96,14 @@ def _checked_inputs(x, y):
     return x.to(dtype), y.to(dtype)
 
 
-def _floating(x, name):
-    """`x` as a matrix of a floating dtype. The conversion is torch's own, so gradients flow back in x's dtype."""
-    x = torch.as_tensor(x)
-    if x.ndim != 2:
-        raise UserError(f"{name} has shape {tuple(x.shape)}; allowed: two axes (rows, columns)")
-    if x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        return x
-    if x.dtype.is_floating_point or x.dtype.is_complex:
-        raise UserError(f"{name} is {x.dtype}; allowed: float16, bfloat16, float32, float64, integers, bool")
-    return x.double()
-
-
 def _compute(x, y, names, radius, backend, threads):
     """List of matrices, one a name: through the custom op where a graph or a gradient is recorded, else directly, since
     the first call of any custom op loads torch's compiler, a second of waiting."""
-    chosen = OPERATION.choose(x.device.type, backend, dtype=x.dtype)
-    threads = _threads(threads)
     tracked = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, y))
-    if tracked or torch.compiler.is_compiling() or type(x) is not torch.Tensor:
-        return torch.ops.geowidth.pairwise_distances(x, y, ",".join(names), radius, chosen.name, threads)
-    return _run(x, y, names, radius, chosen.name, threads)
-
-
-def _threads(threads):
-    if threads is None:
-        return torch.get_num_threads()
-    if threads < 1:
-        raise UserError(f"threads is {threads}; allowed: 1 or more")
-    return int(threads)
+    special = type(x) is not torch.Tensor or torch._C._are_functorch_transforms_active()
+    if tracked or torch.compiler.is_compiling() or special:
+        return torch.ops.geowidth.pairwise_distances(x, y, ",".join(names), radius, backend, threads)
+    return _run(x, y, names, radius, backend, threads)
 
 
 # ---------------------------------------------------------------- result into an array or a memory map
@@ -179,15 +156,16 @@ def _check_out(arrays, name, shape, dtype):
 
 @torch.library.custom_op("geowidth::pairwise_distances", mutates_args=())
 def _op(
-    x: torch.Tensor, y: torch.Tensor | None, geometries: str, radius: float, backend: str, threads: int
+    x: torch.Tensor, y: torch.Tensor | None, geometries: str, radius: float, backend: str | None, threads: int | None
 ) -> list[torch.Tensor]:
     return _run(x, y, geometries.split(","), radius, backend, threads)
 
 
 def _run(x, y, names, radius, backend, threads):
-    """The matrices by the backend of that name."""
-    run = next(b.run for b in OPERATION.backends if b.name == backend)
-    if backend == "cuda":  # takes every dtype, and looks for zero rows while it reads them
+    """The matrices. What the machine decides, backend and threads (None: torch's), is asked here, never in a graph."""
+    chosen = OPERATION.choose(x.device.type, backend, dtype=x.dtype)
+    run, threads = chosen.run, torch.get_num_threads() if threads is None else threads
+    if chosen.name == "cuda":  # takes every dtype, and looks for zero rows while it reads them
         _distances_cuda.refuse_capture(x, names)
     else:
         x, y = (t if t is None or t.dtype == torch.float64 else t.float() for t in (x, y))
@@ -246,8 +224,8 @@ def _backward_op(
     y: torch.Tensor | None,
     geometries: str,
     radius: float,
-    backend: str,
-    threads: int,
+    backend: str | None,
+    threads: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     names = geometries.split(",")
     wide_x, wide_y = x.double(), None if y is None else y.double()

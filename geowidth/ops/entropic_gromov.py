@@ -11,14 +11,16 @@ from functools import partial
 
 import torch
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, positive, whole
+from geowidth.inputs import numbers_on
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.entropic_descent import RANK, SMALL, Problem, Run, Side, divergence, round_onto_marginals
 from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
 from geowidth.ops.entropic_triton import TritonStep
 from geowidth.ops.ffn_library import float32_products
-from geowidth.ops.gromov_inputs import cost_pair, positive, thread_count, torch_threads, weights
+from geowidth.ops.gromov_inputs import cost_pair, weights
+from geowidth.ops.threads import thread_count, torch_threads
 
 STARTS = ("identity", "product")
 DOUBLE_BELOW = 1e-3  # eps_rel under which float32 exponents lose too many digits
@@ -82,12 +84,11 @@ def entropic_gromov_wasserstein(
     the CPU. Raises UserError naming the argument and its first bad index.
     """
     threads = thread_count(threads)
-    tolerance = positive(tolerance, "tolerance")
-    eps = None if eps is None else positive(eps, "eps")
-    eps_rel = positive(eps_rel, "eps_rel")
-    for name, value, least in (("max_iterations", max_iterations, 1), ("rank", RANK if rank is None else rank, 0)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UserError(f"{name} is {value!r}; a whole number of at least {least} is needed")
+    tolerance = positive("tolerance", tolerance)
+    eps = None if eps is None else positive("eps", eps)
+    eps_rel = positive("eps_rel", eps_rel)
+    max_iterations = whole("max_iterations", max_iterations, 1)
+    rank = None if rank is None else whole("rank", rank, 0)
     c1, c2 = cost_pair(c1, c2, threads, same_size=False)
     a, b = weights(p, len(c1), "p", c1.device), weights(q, len(c2), "q", c1.device)
     chosen = ENTROPIC_GROMOV_WASSERSTEIN.choose(c1.device.type, backend)
@@ -139,10 +140,8 @@ def _start(problem, start, c1, c2):
     matching = len(a) == len(b) and bool(((a - b).abs() <= 1e-12).all())
     if isinstance(start, str) and start == "auto":
         start = STARTS if matching else "product"
-    if isinstance(start, (str, torch.Tensor)) or hasattr(start, "__array__"):
-        start = [start]
     candidates = []
-    for one in start:
+    for one in _each(start):
         if not isinstance(one, str):
             candidates.append(("plan", _given(problem, one)))
             continue
@@ -158,9 +157,20 @@ def _start(problem, start, c1, c2):
     return plan.to(problem.dtype).contiguous(), name
 
 
+def _each(start):
+    """The starts in `start`: itself, or the entries of a sequence that is not a coupling's rows of numbers."""
+    several = isinstance(start, (list, tuple)) and any(isinstance(one, str) or _axes(one) > 1 for one in start)
+    return start if several or start in ([], ()) else [start]
+
+
+def _axes(value):
+    if isinstance(value, (list, tuple)):
+        return 1 + (_axes(value[0]) if value else 0)
+    return getattr(value, "ndim", 0)
+
+
 def _given(problem, plan):
-    plan = torch.as_tensor(plan).detach()  # rounded in place below: never the caller's own
-    plan = plan.to(problem.a.device, torch.float64, copy=True, memory_format=torch.contiguous_format)
+    plan = numbers_on("start", plan, problem.a.device)  # rounded in place below: never the caller's own
     shape = len(problem.a), len(problem.b)
     if tuple(plan.shape) != shape:
         raise UserError(f"start has shape {tuple(plan.shape)}; a coupling of shape {shape} is needed")

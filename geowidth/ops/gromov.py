@@ -16,14 +16,15 @@ from functools import partial
 
 import torch
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import choose, choose_several, flag, positive, whole
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.gromov_cuda import CudaKernels
 from geowidth.ops.gromov_descent import STARTS, solve
-from geowidth.ops.gromov_inputs import cost_pair, positive, thread_count, torch_threads
+from geowidth.ops.gromov_inputs import cost_pair
 from geowidth.ops.gromov_kernels import NativeKernels, TorchKernels
 from geowidth.ops.gromov_scale import common_exponent, in_units_of, rescaled
+from geowidth.ops.threads import thread_count, torch_threads
 
 SQUARED = ("value", "identity", "gap", "identity_gap", "lower", "scale", "eccentricity", "shape")
 
@@ -103,10 +104,9 @@ def gromov_wasserstein(
     small, that the result is not a float64 number.
     """
     threads = thread_count(threads)
-    tolerance = positive(tolerance, "tolerance")
-    starts = _starts(starts)
-    if not isinstance(max_iterations, int) or max_iterations < 1:
-        raise UserError(f"max_iterations is {max_iterations!r}; a whole number of at least 1 is needed")
+    tolerance = positive("tolerance", tolerance)
+    starts, swaps = _starts(starts), flag("swaps", swaps)
+    max_iterations = whole("max_iterations", max_iterations, 1)
     c1, c2 = cost_pair(c1, c2, threads, same_size=True)
     chosen = GROMOV_WASSERSTEIN.choose(c1.device.type, backend)
     exponent = common_exponent(c1, c2)
@@ -116,15 +116,11 @@ def gromov_wasserstein(
 
 
 def _starts(starts):
+    if isinstance(starts, str) and starts == "auto":
+        return starts
     if isinstance(starts, str):
         choose("starts", starts, ("auto", *STARTS))
-        return starts if starts == "auto" else (starts,)
-    starts = tuple(starts)
-    if not starts:
-        raise UserError(f"starts is empty; allowed: auto, {', '.join(STARTS)}")
-    for start in starts:
-        choose("start", start, STARTS)
-    return starts
+    return choose_several("starts", starts, STARTS)
 
 
 def _run(kernels, c1, c2, tolerance, starts, max_iterations, swaps, threads):

@@ -1,11 +1,10 @@
-"""Checks of what Gromov-Wasserstein ops are given: cost matrices, weights, thread counts."""
+"""Checks of what Gromov-Wasserstein ops are given: cost matrices and weights."""
 
-from contextlib import contextmanager
-
-import numpy as np
 import torch
 
+from geowidth import inputs
 from geowidth.errors import UserError
+from geowidth.inputs import numbers_on, refuse_entry, short
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import native
 from geowidth.ops.gromov_cuda import symmetry_facts
@@ -20,7 +19,7 @@ def cost_pair(c1, c2, threads, same_size):
     if c1.device != c2.device:
         raise UserError(f"c1 is on {c1.device} and c2 on {c2.device}; move one of them")
     if c1.dtype != c2.dtype:
-        raise UserError(f"c1 is {_short(c1.dtype)} and c2 {_short(c2.dtype)}; convert one of them")
+        raise UserError(f"c1 is {short(c1.dtype)} and c2 {short(c2.dtype)}; convert one of them")
     if same_size and len(c1) != len(c2):
         raise UserError(
             f"c1 has {len(c1)} points and c2 {len(c2)}; the statistic needs equal numbers (uniform weights): "
@@ -47,23 +46,15 @@ def _symmetry_facts(matrix):
     return torch.stack([matrix.abs().amax(), worst]).double()
 
 
-def _short(dtype):
-    return str(dtype).removeprefix("torch.")
-
-
 def _matrix(value, name):
-    tensor = torch.as_tensor(value).detach()
-    if tensor.dtype in (torch.float16, torch.bfloat16):
-        tensor = tensor.float()
-    elif not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
-        tensor = tensor.double()
-    if tensor.dtype not in SYMMETRY_TOLERANCE:
-        raise UserError(f"{name} is {_short(tensor.dtype)}; allowed: float32, float64, narrower floats and integers")
-    if tensor.ndim != 2 or tensor.shape[0] != tensor.shape[1]:
-        raise UserError(f"{name} has shape {tuple(tensor.shape)}; a square matrix (n, n) is needed")
-    if len(tensor) == 0:
+    matrix = inputs.tensor(name, value).detach()
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise UserError(f"{name} has shape {tuple(matrix.shape)}; a square matrix (n, n) is needed")
+    if len(matrix) == 0:
         raise UserError(f"{name} is empty; at least one point is needed")
-    return tensor if tensor.stride(1) == 1 else tensor.contiguous()
+    if matrix.dtype not in SYMMETRY_TOLERANCE:
+        matrix = matrix.float()
+    return matrix if matrix.stride(1) == 1 else matrix.contiguous()
 
 
 def _refuse_faults(matrix, name, threads):
@@ -97,51 +88,12 @@ def weights(value, count, name, device="cpu"):
     device = torch.device(device)
     if value is None:
         return torch.full((count,), 1.0 / count, dtype=torch.float64, device=device)
-    value = torch.as_tensor(value).detach()
-    if value.device.type != "cpu" and value.device != device:
-        raise UserError(f"{name} is on {value.device}; move it to {'the CPU' if device.type == 'cpu' else device}")
-    value = value.to(device, torch.float64, copy=True)
+    value = numbers_on(name, value, device)
     if value.shape != (count,):
         raise UserError(f"{name} has shape {tuple(value.shape)}; weights of shape ({count},) are needed")
-    bad = torch.nonzero(~(torch.isfinite(value) & (value > 0)))
-    if len(bad):
-        i = int(bad[0])
-        raise UserError(f"{name}[{i}] is {value[i].item():g}; weights must be positive (leave points of weight 0 out)")
+    wrong = ~(torch.isfinite(value) & (value > 0))
+    refuse_entry(name, value, wrong, "weights must be positive (leave points of weight 0 out)")
     total = value.sum().item()
     if abs(total - 1) > 1e-5:
         raise UserError(f"{name} sums to {total:g}; weights must sum to 1: divide them by their sum")
     return value / total
-
-
-def thread_count(threads):
-    """The number of threads to use: the one asked for, or torch's."""
-    if threads is None:
-        return torch.get_num_threads()
-    if not isinstance(threads, (int, np.integer)) or isinstance(threads, bool) or threads < 1:
-        raise UserError(f"threads is {threads!r}; a whole number of at least 1 is needed")
-    return int(threads)
-
-
-@contextmanager
-def torch_threads(count):
-    """Let torch's matrix products use `count` threads inside the block."""
-    before = torch.get_num_threads()
-    if before == count:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def positive(value, name):
-    """`value` as a float if it is a finite number above 0."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not 0 < number < float("inf"):
-        raise UserError(f"{name} is {value!r}; a finite number above 0 is needed")
-    return number

@@ -9,12 +9,15 @@ from functools import partial
 
 import torch
 
-from geowidth.errors import UserError
+from geowidth import inputs
+from geowidth.errors import UserError, positive, whole
+from geowidth.inputs import refuse_entry
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
 from geowidth.ops.entropic_triton import TritonStep
-from geowidth.ops.gromov_inputs import positive, thread_count, weights
+from geowidth.ops.gromov_inputs import weights
+from geowidth.ops.threads import thread_count
 
 LEAST_EPS = 1e-12  # of the cost's range
 
@@ -40,15 +43,12 @@ def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000,
     default uniform. A constant added to the cost, or to a row or a column of it, changes no plan. eps must be at least
     1e-12 of the cost's range (row and column minima taken off). Raises UserError naming the argument and bad index.
     """
-    threads, eps = thread_count(threads), positive(eps, "eps")
-    tolerance = positive(tolerance, "tolerance")
-    cost = torch.as_tensor(cost).detach()
+    threads, eps = thread_count(threads), positive("eps", eps)
+    tolerance, max_iterations = positive("tolerance", tolerance), whole("max_iterations", max_iterations, 1)
+    cost = inputs.tensor("cost", cost).detach()
     if cost.ndim != 2 or 0 in cost.shape:
         raise UserError(f"cost has shape {tuple(cost.shape)}; (n, m), not empty, is needed")
-    bad = torch.nonzero(~torch.isfinite(cost))
-    if len(bad):
-        i, j = bad[0].tolist()
-        raise UserError(f"cost[{i}, {j}] is {cost[i, j].item()}; all entries must be finite")
+    refuse_entry("cost", cost, ~torch.isfinite(cost), "all entries must be finite")
     a, b = weights(a, cost.shape[0], "a", cost.device), weights(b, cost.shape[1], "b", cost.device)
     chosen = SINKHORN.choose(cost.device.type, backend)
     reduced = cost.to(torch.float64, copy=True, memory_format=torch.contiguous_format)

@@ -210,12 +210,12 @@ def test_zero_rows_keep_their_number_when_blocks_are_written(monkeypatch):
 @pytest.mark.parametrize(
     ("x", "y", "options", "words"),
     [
-        (torch.ones(3), None, {}, r"x has shape \(3,\); allowed: two axes"),
+        (torch.ones(3), None, {}, r"x has shape \(3,\); needed: 2 axes"),
         (torch.ones(4, 3), torch.ones(4, 2), {}, r"x is \(4, 3\) and y is \(4, 2\)"),
-        (torch.ones(2, 2, dtype=torch.complex64), None, {}, "x is torch.complex64; allowed: float16"),
-        (torch.ones(2, 2), torch.ones(2, 2, device="meta"), {}, "x is on cpu and y on meta"),
+        (torch.ones(2, 2, dtype=torch.complex64), None, {}, "x is complex64; allowed: float16"),
+        (torch.ones(2, 2), torch.ones(2, 2, device="meta"), {}, "y is on the meta device"),
         (torch.ones(2, 2), None, {"geometry": "flat"}, "geometry is 'flat'; allowed: raw, spherical, hyperbolic, all"),
-        (torch.ones(2, 2), None, {"geometry": ["raw", "raw"]}, "at most once"),
+        (torch.ones(2, 2), None, {"geometry": ["raw", "raw"]}, "each once"),
         (torch.ones(2, 2), None, {"geometry": []}, "at least one"),
         (torch.ones(2, 2), None, {"radius": 1.5}, "radius is 1.5"),
         (torch.ones(2, 2), None, {"threads": 0}, "threads is 0"),
