@@ -2,15 +2,18 @@
 
 A command is one row of COMMANDS and one module with ``add_arguments(parser)`` and ``run(arguments)``; the module's
 docstring is its help text. Modules are imported only when their command is called, so ``geowidth --help`` is instant.
-Exit codes: 0 done, 2 bad input (nothing was done), 130 interrupted, anything else a fault of ours.
+Exit codes: 0 done, 2 bad input (nothing was done) or a disk, an output or a memory that is full, 130 interrupted,
+anything else a fault of ours.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 from importlib import import_module
 
 from geowidth.errors import UserError
+from geowidth.progress import printable, tell
 
 # name: (module, one line of help)
 COMMANDS = {
@@ -31,13 +34,16 @@ COMMANDS = {
 }
 
 
+LONGEST_LINE = 2000  # characters of an error: a value from a file may have millions
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the layout of descriptions and shows each option's default."""
 
     def _get_help_string(self, action):
         text = action.help or ""
         shown = action.default not in (None, argparse.SUPPRESS) and not isinstance(action.default, bool)
-        return text + " (default: %(default)s)" if shown and "%(default)" not in text else text
+        return text + " (default: %(default)s)" if shown and "default" not in text else text
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,9 +57,14 @@ class Parser(argparse.ArgumentParser):
         found = super().parse_args(args, namespace)
         for action in self._actions:
             value = getattr(found, action.dest, None)
-            if any(word == "" for word in (value if isinstance(value, list) else [value])):
-                self.error(f"argument {'/'.join(action.option_strings) or action.dest}: the value is empty")
+            words = [word for word in (value if isinstance(value, list) else [value]) if isinstance(word, str)]
+            wrong = "is empty" if "" in words else "holds a zero byte" if "\0" in "".join(words) else None
+            if wrong:
+                self.error(f"argument {'/'.join(action.option_strings) or action.dest}: the value {wrong}")
         return found
+
+    def print_help(self, file=None):
+        print(self.format_help(), file=file, end="")  # argparse's own leaves out what a full disk does not take
 
     def error(self, message):
         for theirs, ours in _WORDS.items():
@@ -63,8 +74,8 @@ class Parser(argparse.ArgumentParser):
 
 _WORDS = {
     "unrecognized arguments": "unknown words",
-    "invalid int value": "no whole number",
-    "invalid float value": "no number",
+    "invalid int value": "not a whole number",
+    "invalid float value": "not a number",
 }
 
 
@@ -104,18 +115,59 @@ def main(argv=None):
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):  # a terminal without our signs, a path that is no UTF-8: shown as an escape
             stream.reconfigure(errors="backslashreplace")
+    with contextlib.redirect_stdout(Escaping(sys.stdout)):
+        return _guarded(argv)
+
+
+class Escaping:
+    """A text stream that shows control characters as escapes: a name from a file must not steer the terminal."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text):
+        return self._stream.write(printable(text))
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
+def _guarded(argv):
+    """The exit code of one command; what the user or the machine is to blame for becomes one line."""
     try:
-        return _main(argv)
+        try:
+            return _main(argv)
+        finally:
+            sys.stdout.flush()  # a full disk behind standard output is noticed here
     except UserError as error:
-        print(f"geowidth: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _refused(error)
     except KeyboardInterrupt:
-        print("geowidth: interrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        tell("geowidth: interrupted; what was finished is kept, the same command goes on from there")
         return 130
     except BrokenPipeError:
         # The reader of our output went away (`geowidth ... | head`): not an error of ours, and nothing more to print.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _to_nowhere(sys.stdout)
         return 0
+    except OSError as error:
+        if error.errno is None:  # not the system's: a fault of ours
+            raise
+        _to_nowhere(sys.stdout)
+        place = "standard output" if error.filename is None else error.filename
+        return _refused(f"cannot use {place}: {error.strerror}; make room, or name another file or folder")
+    except MemoryError as error:
+        return _refused(f"this machine's memory is not enough ({error or 'nothing is free'}); ask for less")
+
+
+def _refused(error):
+    line = " ".join(str(error).split())
+    tell(f"geowidth: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + ' ...'}")
+    return 2
+
+
+def _to_nowhere(stream):
+    """Let what is left in the buffer of `stream`, and all that follows, go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _main(argv):
@@ -130,6 +182,4 @@ def _main(argv):
     if argv[0] not in COMMANDS:
         raise UserError(f"unknown command {argv[0]!r}; allowed: {', '.join(COMMANDS)}")
     parser, run = parser_for(argv[0])
-    code = run(parser.parse_args(argv[1:]))
-    sys.stdout.flush()
-    return code or 0
+    return run(parser.parse_args(argv[1:])) or 0

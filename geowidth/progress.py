@@ -1,8 +1,17 @@
 """Progress with time left: a bar on a terminal, a plain line now and then elsewhere."""
 
 import os
+import re
 import sys
 import time
+
+# Control characters but the end of a line, marks that turn the direction of writing, and what has no width.
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def printable(text):
+    """`text` with every control character shown as an escape, such as \\x1b."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class Progress:
@@ -18,7 +27,7 @@ class Progress:
     """
 
     def __init__(self, total, label, unit="step", every=10.0, stream=None):
-        self.total, self.label, self.unit, self.every = total, label, unit, every
+        self.total, self.label, self.unit, self.every = total, printable(label), unit, every
         self.stream = stream or sys.stderr
         self.done = self.resumed = 0
         self.start = self.last = time.monotonic()
@@ -68,11 +77,12 @@ class Progress:
 
 
 def tell(line, stream=None):
-    """Print a line of progress (default: on standard error). That its reader went away does not stop the work."""
+    """Print a line of progress (default: on standard error). That its reader went away, or that the disk behind it is
+    full, does not stop the work."""
     stream = stream or sys.stderr
     try:
-        print(line, file=stream, flush=True)
-    except BrokenPipeError:  # what is left in the buffer, and all lines to come, go nowhere
+        print(printable(line), file=stream, flush=True)
+    except OSError:  # what is left in the buffer, and all lines to come, go nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -6,12 +6,20 @@ read back as floats; strings are never touched. Every record carries `kind` and 
 
 import json
 import math
-import os
 import platform
+import re
 from pathlib import Path
 
-from geowidth.errors import UserError
+from geowidth.errors import UserError, shown
+from geowidth.files import check_writable, exists, read_bytes, read_text, write_bytes
 
+__all__ = [
+    "check_writable", "claim_folder", "dumps", "environment", "loads", "read_json", "read_json_lines", "to_jsonable",
+    "write_bytes", "write_json", "write_text",
+]  # fmt: skip
+
+MOST_NESTED = 100
+_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON may hold and a terminal, or a reader of lines, obeys
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -35,81 +43,64 @@ def to_jsonable(value):
 
 
 def _revive(pairs):
-    if set(pairs) == {"$float"} and isinstance(pairs["$float"], str) and pairs["$float"] in _NON_FINITE:
-        return _NON_FINITE[pairs["$float"]]
-    return pairs
+    """The dict of a JSON object's (key, value) pairs, or the float that one stands for."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{shown(next(n for n in names if names.count(n) > 1))} stands twice in one object")
+    if len(found) == 1 and isinstance(word := found.get("$float"), str) and word in _NON_FINITE:
+        return _NON_FINITE[word]
+    return found
 
 
 def dumps(value, **options):
     """`value` as strict JSON text."""
     text = json.dumps(to_jsonable(value), allow_nan=False, ensure_ascii=False, **options)
+    text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     # File names that are not UTF-8 reach us with lone surrogates; as JSON escapes they can be written and read back.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def loads(text):
-    """The value that `dumps` wrote. Text that is not JSON raises ValueError; so do bare NaN and Infinity, which strict
-    JSON forbids."""
+    """The value that `dumps` wrote.
+
+    Raises ValueError for text that is not strict JSON (bare NaN and Infinity, a key twice in one object), for numbers
+    beyond a 64-bit float, and for more than MOST_NESTED levels.
+    """
 
     def refuse(word):
         raise ValueError(f"bare {word} is not JSON")
 
     try:
-        return json.loads(text, object_hook=_revive, parse_constant=refuse)
+        value = json.loads(
+            text, object_pairs_hook=_revive, parse_constant=refuse, parse_float=_bounded_float, parse_int=_bounded_int
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(MOST_NESTED):
+        level = [part for v in level if isinstance(v, (dict, list)) for part in (v.values() if type(v) is dict else v)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _bounded_float(text):
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{shown(text)} is beyond a 64-bit float")
+    return value
+
+
+def _bounded_int(text):
+    if len(text) > 300 and math.isinf(float(text)):
+        raise ValueError(f"a whole number of {len(text)} digits is beyond a 64-bit float")
+    return int(text)
 
 
 def write_text(path, text):
     """Write `text` in UTF-8 beside `path`, then rename it into place: readers see the old file or the whole new one."""
     write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path, data):
-    """Write `data` beside `path`, bring it to the disk, then rename it into place. A failure leaves the old file."""
-    path = Path(path)
-    aside = path.with_name(_aside(path.name))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(aside, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
-
-
-def check_writable(path):
-    """Raise a UserError now, before hours of work, if a file `path` could not be written later. Leaves no trace."""
-    path = Path(path)
-    if path.is_dir():
-        raise UserError(f"cannot write {path}: it is a folder; name a file")
-    folder = path.parent
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise UserError(f"cannot write {path}: {folder} is a file, not a folder; name a folder that can be written")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise UserError(f"cannot write {path}: no permission to replace it; name a folder that can be written")
-    try:
-        _try_to_write(folder, path.relative_to(folder).parts[0])
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
-
-
-def _try_to_write(folder, name):
-    """Make and remove a file as `write_text` does: asking for permissions misses read-only and special file systems."""
-    aside = folder / _aside(name)
-    aside.touch()
-    aside.unlink()
-
-
-def _aside(name):
-    return f".{name}.{os.getpid()}.tmp"
 
 
 def write_json(path, value):
@@ -121,9 +112,9 @@ def read_json_lines(path):
     """The values of a file with one JSON value a line; [] without a file. A last line that a kill cut short is left
     out, any other that is not JSON is refused."""
     path = Path(path)
-    if not path.is_file():
+    if not exists(path):
         return []
-    found, lines = [], path.read_text(encoding="utf-8", errors="replace").split("\n")
+    found, lines = [], read_bytes(path).decode("utf-8", "replace").split("\n")
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
@@ -141,36 +132,42 @@ def claim_folder(path, record, what):
     path = Path(path)
     if not path.exists():
         return write_json(path, record)
-    found = read_json(path, record["kind"], record["schema"]).get("settings") or {}
+    found = read_json(path, record["kind"], record["schema"]).get("settings")
+    if not isinstance(found, dict):
+        raise UserError(f"{path} lacks its settings; delete the folder, or name another with --out")
     wanted = loads(dumps(record["settings"]))
     differ = next((name for name in wanted if found.get(name) != wanted[name]), None)
     if differ is not None:
         raise UserError(
-            f"{path.parent} holds {what} with {differ} {found.get(differ)!r}, not {wanted[differ]!r}; "
+            f"{path.parent} holds {what} with {differ} {shown(found.get(differ))}, not {wanted[differ]!r}; "
             "name another folder with --out, or ask for the same settings to go on"
         )
 
 
 def read_json(path, kind=None, schema=None):
     """Read a JSON file; with `kind` and `schema`, refuse a file of another kind or of a newer schema."""
-    path = Path(path)
+    path, text = Path(path), read_text(path)
     try:
-        value = loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, UnicodeDecodeError) as error:
+        value = loads(text)
+    except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
     if kind is not None:
         found = value.get("kind") if isinstance(value, dict) else None
         if found != kind:
             raise UserError(
-                f"{path} holds {repr(found) if found else 'no GeoWidth record'}; a file of kind {kind!r} is needed here"
+                f"{path} holds {shown(found) if found else 'no GeoWidth record'}; "
+                f"a file of kind {kind!r} is needed here"
             )
-        if schema is not None and not (isinstance(value.get("schema"), int) and value["schema"] <= schema):
-            raise UserError(
-                f"{path} has schema {value.get('schema')!r}; this GeoWidth reads up to {schema}: upgrade it"
-            )
+        if schema is not None:
+            _check_schema(path, value.get("schema"), schema)
     return value
+
+
+def _check_schema(path, found, newest):
+    if type(found) is not int or found < 1:
+        raise UserError(f"{path} has schema {shown(found)}; allowed: whole numbers from 1 to {newest}")
+    if found > newest:
+        raise UserError(f"{path} has schema {shown(found)}; this GeoWidth reads up to {newest}: upgrade it")
 
 
 def environment():

@@ -8,12 +8,10 @@ Example:
   geowidth distances states.npy --geometry spherical --out angles.npy
 """
 
-import os
-from pathlib import Path
-
 import numpy as np
 
 from geowidth.arrays import check_array_output, load_array
+from geowidth.arrays.npy import filling
 
 
 def add_arguments(parser):
@@ -38,23 +36,13 @@ def run(arguments):
     kinds = [a.dtype for a in (x, y) if a is not None]
     dtype = np.float32 if all(k in (np.float16, np.float32) for k in kinds) else np.float64
     shape = (len(x), len(x if y is None else y))
-    out = Path(arguments.out)
-    if 0 in shape:  # a memory map cannot be empty
-        from geowidth.arrays import save_array
-
-        made = pairwise_distances(_plain(x), _plain(y), geometry=arguments.geometry, radius=radius)
-        save_array(out, made.numpy().astype(dtype))
-    else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        aside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-        try:
-            matrix = np.lib.format.open_memmap(aside, mode="w+", dtype=dtype, shape=shape)
-            pairwise_distances(_plain(x), _plain(y), geometry=arguments.geometry, radius=radius, out=matrix)
-            matrix.flush()
-            os.replace(aside, out)
-        finally:
-            aside.unlink(missing_ok=True)
-    print(f"{arguments.geometry} distances {shape[0]} x {shape[1]}, {np.dtype(dtype)}: {out}")
+    with filling(arguments.out, shape, dtype) as matrix:
+        options = {"geometry": arguments.geometry, "radius": radius}
+        if matrix.size:
+            pairwise_distances(_plain(x), _plain(y), **options, out=matrix)
+        else:  # checked all the same
+            pairwise_distances(_plain(x), _plain(y), **options)
+    print(f"{arguments.geometry} distances {shape[0]} x {shape[1]}, {np.dtype(dtype)}: {arguments.out}")
 
 
 def _plain(array):

@@ -15,7 +15,7 @@ import os
 import time
 from pathlib import Path
 
-from geowidth import records
+from geowidth import files, records
 from geowidth.errors import UserError
 from geowidth.models.storage import read_tensors, write_tensors
 
@@ -68,24 +68,11 @@ def held(folder):
         raise UserError(f"cannot write {folder}: {error.strerror}; name a folder that can be written") from error
     with file:
         until = time.monotonic() + WAIT_FOR_HOLDER
-        while not lock(file):
+        while not files.lock(file):
             if time.monotonic() > until:
                 raise UserError(f"another process is training in {folder}; wait for it or choose another folder")
             time.sleep(0.1)
         yield
-
-
-def lock(file):
-    """Take the lock without waiting; False if another process has it. Where there are no such locks: always True."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def save_state(folder, model, optimizer, progress):

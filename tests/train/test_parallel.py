@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from tiny_preset import TINY
 
+from geowidth import files
 from geowidth.errors import UserError
 from geowidth.train import TrainJob, checkpoint, parallel, train, train_many
 
@@ -39,7 +40,7 @@ def weights(folder, seeds=(0, 1)):
 def free(folder):
     """Whether no process holds a training folder."""
     with open(folder / ".lock") as file:
-        return checkpoint.lock(file)
+        return files.lock(file)
 
 
 def start_parent(folder, text, steps, processes):
