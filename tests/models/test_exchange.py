@@ -14,7 +14,8 @@ from geowidth.models.exchange.convert import checkpoint_from, model_from
 from geowidth.models.exchange.formats import export, nemotron_blocks, padded
 from geowidth.models.exchange.gguf_read import halves_to_interleaved, interleaved_to_halves, read_gguf
 from geowidth.models.exchange.shape import LlamaShape, stated_widths
-from geowidth.models.exchange.tokenizer import byte_vocabulary, spell_bytes, vocabulary_from_files
+from geowidth.models.exchange.tokenizer import byte_vocabulary, spell_bytes
+from geowidth.models.exchange.tokenizer_json import vocabulary_from_files
 
 IDS = torch.randint(0, 61, (2, 40), generator=torch.Generator().manual_seed(1))
 

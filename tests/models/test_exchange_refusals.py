@@ -13,7 +13,8 @@ from geowidth.models.exchange.checkpoint import read_checkpoint, widths_of
 from geowidth.models.exchange.convert import checkpoint_from, model_from
 from geowidth.models.exchange.formats import export, export_untrained
 from geowidth.models.exchange.gguf_read import read_gguf
-from geowidth.models.exchange.tokenizer import byte_vocabulary, vocabulary_from_files
+from geowidth.models.exchange.tokenizer import byte_vocabulary
+from geowidth.models.exchange.tokenizer_json import vocabulary_from_files
 
 UP = "model.layers.1.mlp.up_proj.weight"
 
@@ -81,7 +82,7 @@ def test_widths_from_shapes(folder, tmp_path):
     assert main(["export", "--from-checkpoint", str(folder), "--out", str(out)]) == 0
     assert json.loads((out / "config.json").read_text())["intermediate_sizes"] == [24, 7, 5, 33]
     with pytest.raises(UserError, match="layers.1.mlp.gate_proj.weight is missing; widths come from it"):
-        widths_of({f"model.layers.{i}.mlp.gate_proj.weight": torch.ones(3, 2) for i in (0, 2)})
+        widths_of({f"model.layers.{i}.mlp.gate_proj.weight": (3, 2) for i in (0, 2)})
 
 
 def test_command(tmp_path, capsys):

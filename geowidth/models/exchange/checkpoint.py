@@ -2,23 +2,34 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 
 import torch
 
 from geowidth import records
 from geowidth.errors import UserError
-from geowidth.models.exchange.shape import LlamaShape, stated_widths
+from geowidth.models.exchange.shape import LlamaShape
 from geowidth.models.storage import read_tensors
 
+# What stands beside the weights and is carried unchanged, byte by byte.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
     "generation_config.json",
     "chat_template.jinja",
+    "chat_template.json",
 )
+TEMPLATE_FOLDER = "additional_chat_templates"
+BINARY = ("tokenizer.model",)
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+WAY_OUT = "where FFN widths differ by layer, geowidth export --from-checkpoint {} takes them from the tensors"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -28,26 +39,34 @@ class Checkpoint:
 
     shape     LlamaShape
     tensors   {Hugging Face name: tensor}, exactly those of `shape.tensors()`
-    files     {name: text} of the tokenizer's files
+    files     {name: text, or bytes} of what stands beside the weights: the tokenizer's and generation's files
     where     what it was read from, for messages
+    config    the config.json that the shape was read from, whole, or None for a model that came without one
     """
 
     shape: LlamaShape
     tensors: dict
     files: dict = field(default_factory=dict)
     where: str = "the model"
+    config: dict | None = None
 
     def __post_init__(self):
-        check_tensors(self.where, self.shape.tensors(), self.tensors)
+        check_shapes(self.where, self.shape.tensors(), {name: t.shape for name, t in self.tensors.items()})
+        check_values(self.where, self.tensors)
 
     @property
     def dtype(self):
-        return next(iter(self.tensors.values())).dtype
+        """The narrowest dtype that holds every tensor exactly."""
+        return reduce(torch.promote_types, (tensor.dtype for tensor in self.tensors.values()))
 
     def to(self, dtype):
-        """The same with every tensor in `dtype`."""
+        """The same with every tensor in `dtype`, which its config then states."""
         tensors = {name: tensor.to(dtype) for name, tensor in self.tensors.items()}
-        return Checkpoint(self.shape, tensors, self.files, self.where)
+        config = self.config
+        if config is not None:
+            stated = [name for name in ("dtype", "torch_dtype") if name in config] or ["dtype"]
+            config = {**config, **dict.fromkeys(stated, str(dtype).removeprefix("torch."))}
+        return replace(self, tensors=tensors, config=config)
 
 
 def read_checkpoint(folder, infer_widths=False):
@@ -59,17 +78,27 @@ def read_checkpoint(folder, infer_widths=False):
     folder = Path(folder)
     config = read_config(folder)
     where = str(folder / "config.json")
-    tensors = read_folder_tensors(folder)
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
-    widths = stated_widths(config, where)
-    if infer_widths and not {"intermediate_sizes", "block_configs"} & set(config):
-        widths = widths_of(tensors, folder)
+    found = {name: shape for name, shape in folder_shapes(folder).items() if _is_weight(name)}
+    check_layers(config, found, folder)
+    listed = {"intermediate_sizes", "block_configs"} & set(config)
+    widths = None
+    if infer_widths and not listed:
+        widths = widths_of(found, folder)
         config = {**config, "num_hidden_layers": len(widths)}
     shape = LlamaShape.from_config(config, where, widths)
-    _fill_empty_layers(shape, tensors)
+    wanted = {name: size for name, size in shape.tensors().items() if name in found or not of_empty_layer(name, shape)}
+    if shape.tied:
+        found.pop("lm_head.weight", None)
+    check_shapes(str(folder), wanted, found, "" if listed else f"; {WAY_OUT.format(folder)}")
+    tensors = {name: tensor for name, tensor in read_folder_tensors(folder).items() if _is_weight(name)}
+    fill_empty_layers(shape, tensors)
     if shape.tied and "lm_head.weight" in tensors:
         _drop_tied_head(folder, tensors)
-    return Checkpoint(shape, tensors, tokenizer_files(folder), str(folder))
+    return Checkpoint(shape, tensors, tokenizer_files(folder), str(folder), config)
+
+
+def _is_weight(name):
+    return not name.endswith("rotary_emb.inv_freq")
 
 
 def read_config(folder):
@@ -95,11 +124,7 @@ def safetensors_files(folder):
     folder = Path(folder)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(records.read_json(index).get("weight_map", {}).values()))
-        bad = [name for name in names if Path(name).name != name]
-        if bad:
-            raise UserError(f"{index} names {bad[0]!r}; only files of its own folder are read")
-        return [folder / name for name in names]
+        return [folder / name for name in _indexed(index)]
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLED) if folder.is_dir() else []
@@ -122,39 +147,115 @@ def read_folder_tensors(folder):
     return tensors
 
 
+def _indexed(index):
+    """The file names in an index of shards, sorted, each once."""
+    value = records.read_json(index)
+    names = value.get("weight_map") if isinstance(value, dict) else None
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise UserError(f"{index} is no index of shards: its weight_map must give a file name for each tensor")
+    bad = next((name for name in names.values() if Path(name).name != name or not name.endswith(".safetensors")), None)
+    if bad is not None:
+        raise UserError(f"{index} names {bad!r}; only files of its own folder are read, safetensors ones")
+    return sorted(set(names.values()))
+
+
+def folder_shapes(folder):
+    """{name: shape} of all tensors of a folder, from the headers of its files alone."""
+    return {name: shape for path in safetensors_files(folder) for name, shape in tensor_shapes(path).items()}
+
+
+def tensor_shapes(path):
+    """{name: shape} of a safetensors file, whose tensors are left alone."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise UserError(f"{path} does not exist")
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error})") from error
+
+
+def check_layers(config, shapes, folder):
+    """Raise a UserError where config.json states more layers than the files hold: a config is free to claim any."""
+    stated = config.get("num_hidden_layers")
+    layers = {int(found[1]) for name in shapes if (found := re.search(r"(?:^|\.)layers\.(\d{1,9})\.", name))}
+    if layers and isinstance(stated, int) and stated > max(layers) + 1:
+        raise UserError(f"{folder}: config.json states {stated} layers; the files hold {max(layers) + 1}")
+
+
+def check_stock_sizes(folder, config):
+    """Raise a UserError for a folder whose files hold fewer layers, or another FFN width, than config.json states.
+
+    For readers that build every layer alike from one intermediate_size.
+    """
+    shapes, stated = folder_shapes(folder), config.get("intermediate_size")
+    check_layers(config, shapes, folder)
+    for name, shape in shapes.items():
+        if isinstance(stated, int) and re.search(r"(?:^|\.)layers\.\d+\.mlp\.gate_proj\.weight$", name):
+            wanted = (stated, *shape[1:])
+            check_shapes(str(folder), {name: wanted}, {name: shape}, f"; {WAY_OUT.format(folder)}")
+
+
 def tokenizer_files(folder):
-    """{name: text} of the tokenizer's files in a folder."""
+    """{name: text, or bytes} of what stands beside the weights in a folder: the tokenizer's and generation's files."""
     folder = Path(folder)
-    return {name: (folder / name).read_text(encoding="utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()}
+    templates = sorted(path.name for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
+    names = [*TOKENIZER_FILES, *(f"{TEMPLATE_FOLDER}/{name}" for name in templates)]
+    return {name: _content(folder / name) for name in names if (folder / name).is_file()}
 
 
-def widths_of(tensors, where="the checkpoint"):
-    """FFN widths by the shapes of the gate projections, layer by layer."""
+def _content(path):
+    try:
+        return path.read_bytes() if path.name in BINARY else path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start}); mend or remove it") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def write_files(folder, files):
+    """Write {name: text, or bytes} to a folder, as `tokenizer_files` read them."""
+    for name, content in files.items():
+        records.write_bytes(Path(folder) / name, content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def widths_of(shapes, where="the checkpoint"):
+    """FFN widths by the shapes {name: shape} of the gate projections, layer by layer."""
     found = {}
-    for name, tensor in tensors.items():
-        match = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.gate_proj\.weight", name)
-        if match:
-            found[int(match[1])] = tensor.shape[0]
-    missing = sorted(set(range(max(found, default=-1) + 1)) - set(found))
-    if missing or not found:
-        layer = missing[0] if missing else 0
+    for name, shape in shapes.items():
+        match = re.fullmatch(r"model\.layers\.(\d{1,9})\.mlp\.gate_proj\.weight", name)
+        if match and len(shape) == 2:
+            found[int(match[1])] = shape[0]
+    layer = next(layer for layer in range(len(found) + 1) if layer not in found)
+    if layer < max(found, default=0) or not found:
         raise UserError(f"{where}: tensor model.layers.{layer}.mlp.gate_proj.weight is missing; widths come from it")
     return [found[layer] for layer in range(len(found))]
 
 
-def check_tensors(where, shapes, tensors):
-    """Raise a UserError that names the first tensor that is missing, extra, wrongly shaped or not finite."""
-    for name, shape in shapes.items():
-        if name not in tensors:
+def check_shapes(where, wanted, found, advice=""):
+    """Raise a UserError that names the first tensor that is missing, wrongly shaped or extra.
+
+    wanted, found   {name: shape}
+    advice          said after a wrong shape in an FFN
+    """
+    for name, shape in wanted.items():
+        if name not in found:
             raise UserError(f"{where}: tensor {name} is missing; expected shape {list(shape)}")
-        found = tuple(tensors[name].shape)
-        if found != tuple(shape):
-            raise UserError(f"{where}: tensor {name} has shape {list(found)}; expected {list(shape)}")
+        if tuple(found[name]) != tuple(shape):
+            more = advice if ".mlp." in name else ""
+            raise UserError(f"{where}: tensor {name} has shape {list(found[name])}; expected {list(shape)}{more}")
+    extra = next((name for name in found if name not in wanted), None)
+    if extra is not None:
+        raise UserError(f"{where}: tensor {extra} of shape {list(found[extra])} belongs to no part of this model")
+
+
+def check_values(where, tensors):
+    """Raise a UserError that names the first tensor that is not of DTYPES, or holds what is not finite."""
     for name, tensor in tensors.items():
-        if name not in shapes:
-            raise UserError(f"{where}: tensor {name} of shape {list(tensor.shape)} belongs to no part of this model")
-        if not tensor.dtype.is_floating_point:
-            raise UserError(f"{where}: tensor {name} is {tensor.dtype}; expected a floating dtype")
+        if tensor.dtype not in DTYPES:
+            raise UserError(f"{where}: tensor {name} is {tensor.dtype}; allowed: {', '.join(map(str, DTYPES))}")
         if not all_finite(tensor):
             raise UserError(f"{where}: tensor {name} holds {_first_bad(tensor)}; expected finite numbers")
 
@@ -170,15 +271,19 @@ def _first_bad(tensor):
     return f"{flat[index].item()} at element {index}"
 
 
-def _fill_empty_layers(shape, tensors):
+def of_empty_layer(name, shape):
+    """Whether a tensor belongs to an FFN of width 0 or to its norm, which may be left out of a file."""
+    found = re.match(r"model\.layers\.(\d+)\.(?:mlp|post_attention_layernorm)\.", name)
+    return found is not None and shape.widths[int(found[1])] == 0
+
+
+def fill_empty_layers(shape, tensors):
     """An FFN of width 0 and its norm may be left out of a file; what stands for them here adds nothing."""
     dtype = next(iter(tensors.values())).dtype if tensors else torch.float32
-    for layer, width in enumerate(shape.widths):
-        if width == 0:
-            nothing = torch.zeros(0, shape.dimension, dtype=dtype)
-            parts = {"post_attention_layernorm": torch.ones(shape.dimension, dtype=dtype), "mlp.down_proj": nothing.T}
-            for name, tensor in {**parts, "mlp.gate_proj": nothing, "mlp.up_proj": nothing}.items():
-                tensors.setdefault(f"model.layers.{layer}.{name}.weight", tensor)
+    for name, size in shape.tensors().items() if 0 in shape.widths else ():
+        if of_empty_layer(name, shape):
+            value = torch.ones if "norm" in name else torch.zeros
+            tensors.setdefault(name, value(size, dtype=dtype))
 
 
 def _drop_tied_head(folder, tensors):

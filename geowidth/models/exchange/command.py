@@ -65,6 +65,7 @@ def run(arguments):
 
 def _read(arguments):
     from geowidth.models import load_model
+    from geowidth.models.exchange.carried import read_source
     from geowidth.models.exchange.checkpoint import read_checkpoint, tokenizer_files
     from geowidth.models.exchange.convert import checkpoint_from
     from geowidth.models.exchange.gguf_read import read_gguf
@@ -81,7 +82,8 @@ def _read(arguments):
     if path.suffix == ".gguf":
         return read_gguf(path)
     if (path / CONFIG_FILE).is_file():
-        return checkpoint_from(load_model(path), tokenizer_files(path), str(path))
+        source = read_source(path)
+        return checkpoint_from(load_model(path), tokenizer_files(path), str(path), source)
     if not path.is_dir():
         raise UserError(f"{arguments.model} does not exist; give a model folder, a .gguf file or smollm2")
     return read_checkpoint(path)

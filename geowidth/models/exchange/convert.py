@@ -4,6 +4,8 @@ Both rotate the two halves of a head; ours stacks queries, keys and values in on
 projection transposed, [width, d].
 """
 
+from dataclasses import fields
+
 import torch
 
 from geowidth.errors import UserError
@@ -41,7 +43,7 @@ def model_from(checkpoint):
         dimension=shape.dimension,
         heads=shape.heads,
         widths=shape.widths,
-        context=min(shape.context, shape.window or shape.context),
+        context=shape.reach,
         rope_base=shape.rope_base,
         norm_epsilon=shape.norm_epsilon,
         key_heads=None if shape.key_heads == shape.heads else shape.key_heads,
@@ -61,26 +63,15 @@ def model_from(checkpoint):
     return model.eval()
 
 
-def checkpoint_from(model, files=None, where="the model"):
+def checkpoint_from(model, files=None, where="the model", source=None):
     """The Checkpoint of a TaperedTransformer: a llama with one FFN width per layer.
 
-    files   {name: text} of its tokenizer's files; a model of 256 token ids without any gets the tokenizer of bytes
+    files    {name: text, or bytes} of its tokenizer's files; a model of 256 token ids without any gets the tokenizer of
+             bytes
+    source   the config.json it was once made from, whose fields and family it then has; it must fit the model
     """
     config = model.config
-    shape = LlamaShape(
-        family="llama",
-        vocabulary=config.vocabulary,
-        dimension=config.dimension,
-        heads=config.heads,
-        key_heads=config.shared_heads,
-        head_dimension=config.head_dimension,
-        widths=config.widths,
-        context=config.context,
-        rope_base=config.rope_base,
-        rope_scaling=config.rope_scaling,
-        norm_epsilon=config.norm_epsilon,
-        tied=config.tied,
-    )
+    shape = _shape_of(config) if source is None else _shape_from(source, config, where)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     tensors = {theirs: state[ours] for ours, theirs in OUTER.items() if ours in state}
     rows = [heads * config.head_dimension for heads in (config.heads, config.shared_heads, config.shared_heads)]
@@ -92,4 +83,38 @@ def checkpoint_from(model, files=None, where="the model"):
         tensors[there + "mlp.down_proj.weight"] = state[here + "ffn.down"].T.contiguous()
     if not files and config.vocabulary == 256:
         files = byte_vocabulary().files()
-    return Checkpoint(shape, tensors, files or {}, where)
+    return Checkpoint(shape, tensors, files or {}, where, source)
+
+
+def _shape_from(source, config, where):
+    """The LlamaShape of the config.json a model was made from, which must be the model's own but for what it lacks."""
+    shape = LlamaShape.from_config(source, f"{where}: its source's config", config.widths)
+    own = _shape_of(config)
+    lacking = {"family", "context", "windows", "qkv_bias", "output_bias", "ffn_bias", "qk_norm"}
+    for name in {field.name for field in fields(LlamaShape)} - lacking:
+        if getattr(shape, name) != getattr(own, name):
+            raise UserError(
+                f"{where}: its source's config states {name} {getattr(shape, name)}, the model {getattr(own, name)}; "
+                "remove that file"
+            )
+    if shape.reach != own.context:
+        raise UserError(f"{where}: its source's config allows {shape.reach} tokens, the model {own.context}; remove it")
+    return shape
+
+
+def _shape_of(config):
+    return LlamaShape(
+        family="llama",
+        vocabulary=config.vocabulary,
+        dimension=config.dimension,
+        heads=config.heads,
+        key_heads=config.shared_heads,
+        head_dimension=config.head_dimension,
+        windows=(None,) * config.layers,
+        widths=config.widths,
+        context=config.context,
+        rope_base=config.rope_base,
+        rope_scaling=config.rope_scaling,
+        norm_epsilon=config.norm_epsilon,
+        tied=config.tied,
+    )

@@ -16,11 +16,13 @@ import torch
 from geowidth import records
 from geowidth.errors import UserError, choose
 from geowidth.models import save_model
-from geowidth.models.exchange.checkpoint import Checkpoint
+from geowidth.models.exchange.carried import refuse_windows, stock_config, write_source
+from geowidth.models.exchange.checkpoint import write_files
 from geowidth.models.exchange.convert import model_from
 from geowidth.models.exchange.gguf_write import write_gguf
-from geowidth.models.exchange.remote_code import CLASSES, MODULE, modelling_file
-from geowidth.models.exchange.shape import TAPERED, LlamaShape
+from geowidth.models.exchange.megatron import write_megatron, write_megatron_shape
+from geowidth.models.exchange.remote_code import CLASSES, modelling_file
+from geowidth.models.exchange.shape import MODULE, TAPERED, LlamaShape
 from geowidth.models.storage import write_tensors
 
 KIND, SCHEMA = "geowidth.export", 1
@@ -42,13 +44,13 @@ def padded(checkpoint, widths):
         tensors[f"model.layers.{layer}.mlp.down_proj.weight"] = torch.cat(
             [down, down.new_zeros(down.shape[0], new - old)], dim=1
         )
-    return Checkpoint(replace(checkpoint.shape, widths=tuple(widths)), tensors, checkpoint.files, checkpoint.where)
+    return replace(checkpoint, shape=replace(checkpoint.shape, widths=tuple(widths)), tensors=tensors)
 
 
 def write_hf(checkpoint, folder):
     """Per-layer widths in config.json, a small modelling file, safetensors; for trust_remote_code."""
     shape = checkpoint.shape
-    _write_tapered_config(folder, shape.family, {**shape.config(), "dtype": _dtype_name(checkpoint)}, shape.widths)
+    _write_tapered_config(folder, shape.family, stock_config(checkpoint), shape.widths)
     _write_weights(folder, _without_empty_layers(checkpoint), checkpoint.files)
     return [f"load with AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)"]
 
@@ -57,7 +59,7 @@ def write_hf_padded(checkpoint, folder):
     """A stock model of the family, every FFN zero-padded to the widest: same logits, loads anywhere."""
     widest = max(1, *checkpoint.shape.widths)
     wide = padded(checkpoint, [widest] * checkpoint.shape.layers)
-    records.write_json(folder / "config.json", {**wide.shape.config(), "dtype": _dtype_name(checkpoint)})
+    write_config(folder, stock_config(wide))
     _write_weights(folder, wide.tensors, checkpoint.files)
     share = sum(checkpoint.shape.widths) / (widest * checkpoint.shape.layers)
     return [f"every FFN is {widest} wide here; {1 - share:.0%} of that is zero padding, which costs memory and time"]
@@ -66,21 +68,22 @@ def write_hf_padded(checkpoint, folder):
 def write_gguf_folder(checkpoint, folder):
     """GGUF of architecture deci with a feed_forward_length array, for llama.cpp."""
     widths = [width or 32 for width in checkpoint.shape.widths]
-    write_gguf(padded(checkpoint, widths), folder / "model.gguf")
-    return _padding_words(checkpoint.shape.widths, widths, "llama.cpp wants an FFN in every layer")
+    words = write_gguf(padded(checkpoint, widths), folder / "model.gguf")
+    write_source(checkpoint, folder)
+    return words + _padding_words(checkpoint.shape.widths, widths, "llama.cpp wants an FFN in every layer")
 
 
 def write_nemotron(checkpoint, folder):
     """Llama-Nemotron's block_configs, which vLLM and SGLang read with one FFN width per layer."""
     shape = checkpoint.shape
-    if shape.family not in ("llama", "mistral") or (shape.window or shape.context) < shape.context:
-        raise UserError(f"{checkpoint.where}: nemotron-nas holds llama models without attention windows only")
+    if shape.family not in ("llama", "mistral"):
+        raise UserError(f"{checkpoint.where}: nemotron-nas holds llama and mistral models; this is a {shape.family}")
+    refuse_windows(checkpoint, "nemotron-nas")
     widths = [-(-width // NEMOTRON_STEP) * NEMOTRON_STEP for width in shape.widths]
     wide = padded(checkpoint, widths)
     text, auto_map = modelling_file("llama", "nemotron-nas", "DeciLM", blocks=True)
-    config = {**wide.shape.config(), "model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
-    config |= {"auto_map": auto_map, "dtype": _dtype_name(checkpoint), "block_configs": nemotron_blocks(wide.shape)}
-    records.write_json(folder / "config.json", config)
+    config = {**stock_config(wide), "model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
+    write_config(folder, config | {"auto_map": auto_map, "block_configs": nemotron_blocks(wide.shape)})
     records.write_text(folder / f"{MODULE}.py", text)
     _write_weights(folder, _without_empty_layers(wide), checkpoint.files)
     return _padding_words(shape.widths, widths, f"this format states widths in steps of {NEMOTRON_STEP}")
@@ -98,49 +101,14 @@ def nemotron_blocks(shape):
     return blocks
 
 
-def write_megatron(checkpoint, folder):
-    """JSON for Megatron-LM's --heterogeneous-layers-config-path, and the arguments that go with it. No weights."""
-    return _write_megatron(checkpoint.shape, folder)
-
-
-def _write_megatron(shape, folder):
-    records.write_json(folder / "heterogeneous_layers.json", megatron_record(shape))
-    return ["the arguments beside block_configs go on Megatron's command line; weights are not part of this format"]
-
-
-def megatron_record(shape):
-    """block_configs with exact widths, as megatron.core.transformer.heterogeneous reads them."""
-    attention = {"no_op": False, "replace_with_linear": False, "num_query_groups": shape.key_heads}
-    blocks = []
-    for width in shape.widths:
-        mlp = {"no_op": width == 0, "replace_with_linear": False, "ffn_hidden_size": width or None}
-        blocks.append({"attention": dict(attention), "mlp": mlp})
-    arguments = {
-        "--num-layers": shape.layers,
-        "--hidden-size": shape.dimension,
-        "--ffn-hidden-size": max(shape.widths),
-        "--num-attention-heads": shape.heads,
-        "--group-query-attention": True,
-        "--num-query-groups": shape.key_heads,
-        "--kv-channels": shape.head_dimension,
-        "--max-position-embeddings": shape.context,
-        "--rotary-base": shape.rope_base,
-        "--norm-epsilon": shape.norm_epsilon,
-        "--normalization": "RMSNorm",
-        "--position-embedding-type": "rope",
-        "--swiglu": True,
-        "--disable-bias-linear": not shape.ffn_bias,
-        "--untie-embeddings-and-output-weights": not shape.tied,
-    }
-    return {"block_configs": blocks, "arguments": arguments}
-
-
 def write_own(checkpoint, folder):
     """Our own model: model.json and model.safetensors, for geowidth train, measure and Python."""
+    shape = checkpoint.shape
     save_model(model_from(checkpoint), folder)
-    for name, text in checkpoint.files.items():
-        records.write_text(folder / name, text)
-    return []
+    write_source(checkpoint, folder)
+    if shape.reach == shape.context:
+        return []
+    return [f"its context is {shape.reach}, the attention window, and not {shape.context}: this model has no windows"]
 
 
 FORMATS = {
@@ -168,7 +136,7 @@ def export_untrained(config, widths, out, form="hf", where="config.json"):
         raise UserError(f"the schedule has {len(widths)} widths; {where} has {config.get('num_hidden_layers')} layers")
     if form == "megatron":
         shape = LlamaShape.from_config(config, where, widths)
-        return _into(out, lambda folder: _write_megatron(shape, folder), form, widths)
+        return _into(out, lambda folder: write_megatron_shape(shape, config, folder), form, widths)
     family = config.get("model_type", "nothing").removeprefix(TAPERED)
     choose(f"{where}: model_type", family, list(CLASSES))
 
@@ -217,7 +185,7 @@ def _write_tapered_config(folder, family, config, widths):
     text, auto_map = modelling_file(family, TAPERED + family, prefix)
     config = {**config, "model_type": TAPERED + family, "architectures": [f"{prefix}ForCausalLM"]}
     config |= {"auto_map": auto_map, "intermediate_sizes": [int(width) for width in widths]}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    write_config(folder, config)
     (folder / f"{MODULE}.py").write_text(text, encoding="utf-8")
 
 
@@ -230,12 +198,12 @@ def _without_empty_layers(checkpoint):
 
 def _write_weights(folder, tensors, files):
     write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    write_files(folder, files)
 
 
-def _dtype_name(checkpoint):
-    return str(checkpoint.dtype).removeprefix("torch.")
+def write_config(folder, config):
+    """config.json in a folder. Numbers and text stay as they came: the library writes its own non-finite words."""
+    (Path(folder) / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 def _padding_words(old, new, why):

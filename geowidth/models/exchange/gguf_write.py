@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError
+from geowidth.models.exchange.carried import refuse_windows
 from geowidth.models.exchange.gguf_read import BLOCK_NAMES, OUTER_NAMES, halves_to_interleaved
-from geowidth.models.exchange.tokenizer import CONTROL, NORMAL, spell_bytes, vocabulary_from_files
+from geowidth.models.exchange.gguf_vocabulary import LONG, special_ids, write_vocabulary
+from geowidth.models.exchange.tokenizer_json import vocabulary_from_files
 from geowidth.models.transformer import rope_frequencies
 
 ARCHITECTURE = "deci"
@@ -17,20 +19,24 @@ ARCHITECTURE = "deci"
 def write_gguf(checkpoint, path, name="tapered"):
     """Write a Checkpoint to a GGUF file, in its own dtype (norms and biases in float32), aside and then renamed.
 
-    Raises UserError for what `deci` has no place for: norms on queries and keys, attention windows.
+    Returns sentences for the user. Raises UserError for what `deci` has no place for: norms on queries and keys,
+    attention windows, tokenizers other than byte-level BPE.
     """
     try:
         import gguf
     except ImportError as error:
         raise UserError("writing GGUF needs the package gguf; install it with pip install 'geowidth[gguf]'") from error
     shape, where = checkpoint.shape, checkpoint.where
-    if shape.qk_norm or (shape.window is not None and shape.window < shape.context):
-        raise UserError(f"{where}: {shape.family} with qk_norm or an attention window has no form in GGUF's deci")
+    if shape.qk_norm:
+        raise UserError(f"{where}: {shape.family} has norms on queries and keys, which have no form in GGUF's deci")
+    refuse_windows(checkpoint, "GGUF's deci")
+    vocabulary = vocabulary_from_files(checkpoint.files, where)
     path = Path(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     writer = gguf.GGUFWriter(str(aside), ARCHITECTURE)
     try:
         _write_facts(writer, checkpoint, name, gguf)
+        _write_tokenizer(writer, checkpoint, vocabulary)
         for full_name, tensor in checkpoint.tensors.items():
             _write_tensor(writer, full_name, tensor, shape, gguf)
         if shape.rope_scaling is not None and shape.rope_scaling["rope_type"] == "llama3":
@@ -38,12 +44,14 @@ def write_gguf(checkpoint, path, name="tapered"):
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
+        words = _words(writer, vocabulary)
         writer.close()
         os.replace(aside, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name a folder that can be written") from error
     finally:
         aside.unlink(missing_ok=True)
+    return words
 
 
 def _write_facts(writer, checkpoint, name, gguf):
@@ -65,22 +73,31 @@ def _write_facts(writer, checkpoint, name, gguf):
     if shape.rope_scaling is not None and shape.rope_scaling["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(shape.rope_scaling["factor"])
-    vocabulary = vocabulary_from_files(checkpoint.files, checkpoint.where)
+
+
+def _write_tokenizer(writer, checkpoint, vocabulary):
+    """The vocabulary, or that there is none, and the ids of its roles."""
+    count = checkpoint.shape.vocabulary
     if vocabulary is None:
         writer.add_tokenizer_model("no_vocab")
-        return
-    tokens = [*vocabulary.tokens, *(f"[PAD{i}]" for i in range(len(vocabulary.tokens), shape.vocabulary))]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.pre)
-    writer.add_token_list(tokens)
-    writer.add_token_types([CONTROL if i in vocabulary.special else NORMAL for i in range(len(tokens))])
-    # llama.cpp wants at least one merge. This one makes no known token, so llama.cpp falls back to its two bytes.
-    writer.add_token_merges(list(vocabulary.merges) or [f"{spell_bytes([0])[0]} {spell_bytes([0])[0]}"])
-    for role, index in vocabulary.names.items():
-        getattr(writer, f"add_{role}_token_id")(index)
-    writer.add_add_bos_token(vocabulary.add_bos)
-    if vocabulary.template:
-        writer.add_chat_template(vocabulary.template)
+    elif len(vocabulary.tokens) > count:
+        raise UserError(f"{checkpoint.where}: its tokenizer has {len(vocabulary.tokens)} ids; the model has {count}")
+    else:
+        write_vocabulary(writer, vocabulary, count)
+    for role, i in special_ids(checkpoint, vocabulary).items():
+        writer.add_uint32(f"tokenizer.ggml.{LONG.get(role, role)}_token_id", i)
+
+
+def _words(writer, vocabulary):
+    """What the user should know of the tokenizer in the file."""
+    if vocabulary is None:
+        return []
+    words = []
+    if vocabulary.composed:
+        words.append("llama.cpp does not compose text as this tokenizer does; give it text in normal form C (NFC)")
+    if "tokenizer.ggml.eos_token_id" not in writer.kv_data[0]:
+        words.append("this model has no end token; llama.cpp then stops at token 11, so give --ignore-eos")
+    return words
 
 
 def _write_tensor(writer, full_name, tensor, shape, gguf):

@@ -1,6 +1,7 @@
 """The modelling file an export carries: a stock family of transformers with its FFNs rebuilt, one width per layer."""
 
 from geowidth.errors import choose
+from geowidth.models.exchange.shape import MODULE
 
 # model_type: (config class, causal model class, backbone class); all build their FFN as type(layer.mlp)(config)
 CLASSES = {
@@ -15,7 +16,6 @@ CLASSES = {
     "phi3": ("Phi3Config", "Phi3ForCausalLM", "Phi3Model"),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", "SmolLM3Model"),
 }
-MODULE = "modeling_tapered"
 
 HEAD = '''"""A {family} model whose FFNs each have a width of their own, written by `geowidth export`.
 
@@ -95,8 +95,25 @@ class {prefix}Config({config}):
 
 MODELS = """
 
-class {prefix}Model({backbone}):
+class Whole:
+    \"\"\"Refuses files whose tensors are not the model's own: the library fills the missing ones at random.\"\"\"
+
+    unread = ("rotary_emb.inv_freq",)  # of older files
+
+    @classmethod
+    def from_pretrained(cls, *arguments, output_loading_info=False, **options):
+        model, found = super().from_pretrained(*arguments, output_loading_info=True, **options)
+        for what in ("missing", "mismatched", "unexpected"):
+            keys = (key if isinstance(key, str) else key[0] for key in found[what + "_keys"])
+            names = sorted(name for name in keys if not name.endswith(cls.unread))
+            if names:
+                raise ValueError(f"{{names[0]}} is {{what}} in the weights for {{cls.__name__}} ({{len(names)}} in all)")
+        return (model, found) if output_loading_info else model
+
+
+class {prefix}Model(Whole, {backbone}):
     config_class = {prefix}Config
+    unread = (*Whole.unread, "lm_head.weight")
 
     def __init__(self, config):
         super().__init__(config)
@@ -104,7 +121,7 @@ class {prefix}Model({backbone}):
         self.post_init()
 
 
-class {prefix}ForCausalLM({causal}):
+class {prefix}ForCausalLM(Whole, {causal}):
     config_class = {prefix}Config
 
     def __init__(self, config):

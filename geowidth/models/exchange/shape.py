@@ -1,24 +1,12 @@
 """What a Llama-family model is: sizes and conventions, read from a Hugging Face config, and the tensors that follow."""
 
-import math
 from dataclasses import dataclass
 
 from geowidth.errors import UserError, choose, whole
+from geowidth.models.exchange.fields import DEFAULTS, REFUSED, Fields
+from geowidth.models.exchange.rope import rope_of
 
-# Entries a config.json leaves out where they equal the library's defaults (transformers 4.57 and 5.24).
-FAMILY_DEFAULTS = {
-    "llama": {"max_position_embeddings": 2048},
-    "mistral": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
-    "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "use_sliding_window": False},
-    "qwen3": {
-        "max_position_embeddings": 32768,
-        "num_key_value_heads": 32,
-        "head_dim": 128,
-        "use_sliding_window": False,
-    },
-}
 TAPERED = "geowidth_tapered_"  # model_type of our own export, before the family's name
-ROPE_SCALINGS = ("default", "linear", "llama3")
 MOST_LAYERS = 100_000
 
 
@@ -34,7 +22,7 @@ class LlamaShape:
     qkv_bias, output_bias   of the attention projections
     ffn_bias                of gate, up and down
     qk_norm                 RMSNorm on every query and key head (Qwen 3)
-    window                  attention reaches this far back, or None
+    windows                 how far back each layer's attention reaches, in tokens, or None
     """
 
     family: str
@@ -53,53 +41,45 @@ class LlamaShape:
     output_bias: bool = False
     ffn_bias: bool = False
     qk_norm: bool = False
-    window: int | None = None
+    windows: tuple[int | None, ...] = ()
 
     @property
     def layers(self):
         return len(self.widths)
+
+    @property
+    def reach(self):
+        """Tokens of the longest text in which every layer's attention reaches to the beginning."""
+        return min([self.context, *(window for window in self.windows if window is not None)])
 
     @classmethod
     def from_config(cls, config, where="config.json", widths=None):
         """The shape that a config.json states; with `widths`, those instead of the stated ones."""
         family = str(config.get("model_type", "nothing"))
         family = "llama" if family == "nemotron-nas" else family.removeprefix(TAPERED)
-        choose(f"{where}: model_type", family, list(FAMILY_DEFAULTS))
-        get = {**FAMILY_DEFAULTS[family], **{name: v for name, v in config.items() if v is not None}}.get
-        if get("hidden_act", "silu") != "silu":
-            raise UserError(f"{where}: hidden_act is {get('hidden_act')!r}; allowed: silu")
-        sizes = {}
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
-            sizes[name] = _whole(where, name, get(name))
-        heads, dimension = sizes["num_attention_heads"], sizes["hidden_size"]
-        head_dimension = _whole(where, "head_dim", get("head_dim", dimension // heads))
-        key_heads = _whole(where, "num_key_value_heads", get("num_key_value_heads", heads))
-        if heads % key_heads or head_dimension % 2:
-            raise UserError(
-                f"{where}: {heads} attention heads of size {head_dimension} with {key_heads} key heads; heads must be "
-                "a multiple of key heads, and their size even"
-            )
-        base, scaling = _rope(config, where)
-        attention_bias = bool(get("attention_bias", False))
-        sliding = get("sliding_window") if get("use_sliding_window", True) else None
+        choose(f"{where}: model_type", family, list(DEFAULTS))
+        _refuse_other_models(config, where)
+        fields = Fields(config, where, family)
+        choose(f"{where}: hidden_act", fields.value("hidden_act"), ["silu", "swish"])
+        widths = tuple(stated_widths({**DEFAULTS[family], **config}, where) if widths is None else widths)
+        base, scaling = rope_of(config, where)
+        attention_bias = fields.flag("attention_bias")
         return cls(
             family=family,
-            vocabulary=sizes["vocab_size"],
-            dimension=dimension,
-            heads=heads,
-            key_heads=key_heads,
-            head_dimension=head_dimension,
-            widths=tuple(stated_widths(config, where) if widths is None else widths),
-            context=_whole(where, "max_position_embeddings", get("max_position_embeddings")),
+            vocabulary=fields.whole("vocab_size"),
+            dimension=fields.whole("hidden_size"),
+            widths=widths,
+            context=fields.whole("max_position_embeddings"),
             rope_base=base,
             rope_scaling=scaling,
-            norm_epsilon=_positive(where, "rms_norm_eps", get("rms_norm_eps", 1e-6)),
-            tied=bool(get("tie_word_embeddings", False)),
+            norm_epsilon=fields.positive("rms_norm_eps"),
+            tied=fields.flag("tie_word_embeddings"),
             qkv_bias=family == "qwen2" or attention_bias,
-            output_bias=attention_bias and family in ("llama", "qwen3"),
-            ffn_bias=bool(get("mlp_bias", False)),
+            output_bias=attention_bias,
+            ffn_bias=fields.flag("mlp_bias"),
             qk_norm=family == "qwen3",
-            window=sliding if family == "mistral" or sliding else None,
+            windows=fields.windows(len(widths)),
+            **_heads(fields),
         )
 
     def tensors(self):
@@ -127,10 +107,9 @@ class LlamaShape:
         return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
 
     def config(self):
-        """config.json of the stock family, whose every layer is as wide as the widest; one both 4.57 and 5 read."""
+        """A config.json for a model that came without one. Its ids of begin, end and padding are null: it has none."""
         config = {
             "model_type": self.family,
-            "architectures": [f"{CLASSES[self.family]}ForCausalLM"],
             "vocab_size": self.vocabulary,
             "hidden_size": self.dimension,
             "intermediate_size": max(self.widths, default=0),
@@ -143,17 +122,21 @@ class LlamaShape:
             "rms_norm_eps": self.norm_epsilon,
             "rope_theta": self.rope_base,
             "tie_word_embeddings": self.tied,
-            "attention_bias": self.output_bias or (self.qkv_bias and self.family != "qwen2"),
-            "mlp_bias": self.ffn_bias,
-            "sliding_window": self.window,
-            "use_sliding_window": self.window is not None,
-            "attention_dropout": 0.0,
-            "initializer_range": 0.02,
-            "use_cache": True,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": None,
         }
         return config if self.rope_scaling is None else {**config, "rope_scaling": self.rope_scaling}
 
 
+# Fields that, where they are set, ask for a model other than the family's stock one.
+OTHER = {
+    "quantization_config": "packed weights",
+    "per_layer_config": "settings by layer",
+    "pruned_heads": "heads by layer",
+    "num_local_experts": "experts",
+}
+MODULE = "modeling_tapered"  # the modelling file of our own exports
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
@@ -166,8 +149,12 @@ def stated_widths(config, where="config.json"):
         name, blocks = "block_configs", config["block_configs"]
         try:
             widths = [_block_width(block["ffn"], config["hidden_size"]) for block in blocks]
+            odd = [b for b in blocks for part in b.values() if part.get("replace_with_linear")]
+            odd += [b for b in blocks if b["attention"].get("no_op")]
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(f"{where}: block_configs must list attention and ffn of every layer ({error})") from error
+        if odd:
+            raise UserError(f"{where}: block_configs has layers without attention, or linear ones; they are not read")
     elif "intermediate_sizes" in config:
         widths, name = config["intermediate_sizes"], "intermediate_sizes"
     else:
@@ -186,28 +173,44 @@ def _block_width(ffn, dimension):
     return -(-int(2 * ffn["ffn_mult"] * dimension / 3) // 256) * 256
 
 
-def _rope(config, where):
-    """(base, scaling) of transformers 4's rope_theta and rope_scaling, or of 5's rope_parameters."""
-    parameters, scaling = (config.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
-    for name, value in (("rope_parameters", parameters), ("rope_scaling", scaling)):
-        if not isinstance(value, dict):
-            raise UserError(f"{where}: {name} is {value!r}; needed: an object")
-    base = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
-    scaling = {n: v for n, v in {**scaling, **parameters}.items() if n != "rope_theta"}
-    kind = scaling.pop("type", None)
-    kind = scaling.get("rope_type", kind) or "default"
-    choose(f"{where}: kind of rope scaling", kind, ROPE_SCALINGS)
-    if scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise UserError(f"{where}: partial_rotary_factor must be 1.0")
-    base = _positive(where, "rope_theta", base)
-    return base, None if kind == "default" else {**scaling, "rope_type": kind}
-
-
 def _whole(where, name, value, least=1):
     return whole(f"{where}: {name}", value, least)
 
 
-def _positive(where, name, value):
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise UserError(f"{where}: {name} is {value!r}; allowed: finite numbers above 0")
-    return float(value)
+def _heads(fields):
+    """{heads, key_heads, head_dimension} of a config."""
+    heads, dimension = fields.whole("num_attention_heads"), fields.whole("hidden_size")
+    derived = fields.family in ("llama", "mistral") or "head_dim" not in fields.config
+    size = fields.whole("head_dim", null=dimension // heads if derived else REFUSED)
+    key_heads = fields.whole("num_key_value_heads", null=_grouped(fields, heads))
+    if heads % key_heads or size % 2 or not size:
+        raise UserError(
+            f"{fields.where}: {heads} attention heads of size {size} with {key_heads} key heads; heads must be a "
+            "multiple of key heads, and their size even"
+        )
+    return {"heads": heads, "key_heads": key_heads, "head_dimension": size}
+
+
+def _grouped(fields, heads):
+    """Key heads where the config leaves them open: one a head, or what all of its block_configs agree on."""
+    blocks = fields.config.get("block_configs")
+    if not isinstance(blocks, list):
+        return heads
+    try:
+        groups = {block["attention"]["n_heads_in_group"] for block in blocks}
+    except (KeyError, TypeError):
+        return heads
+    if len(groups) != 1:
+        raise UserError(f"{fields.where}: n_heads_in_group differs from block to block; such models are not read")
+    return heads // whole(f"{fields.where}: n_heads_in_group", groups.pop(), 1)
+
+
+def _refuse_other_models(config, where):
+    """Refuse by name what makes the weights or the mathematics other than the family's."""
+    for name, what in OTHER.items():
+        if config.get(name):
+            raise UserError(f"{where}: {name} is stated ({what}), which is not read; remove it, or convert the model")
+    stated = config.get("auto_map") if config.get("model_type") != "nemotron-nas" else None
+    for name, path in (stated if isinstance(stated, dict) else {}).items():
+        if not str(path).startswith(f"{MODULE}."):
+            raise UserError(f"{where}: auto_map names code of the model's own for {name}; only stock models are read")

@@ -4,11 +4,11 @@ Nothing here needs a tokenizer library: tokenizer.json is text, GGUF holds lists
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from geowidth.errors import UserError
-
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4  # GGUF's token types
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # GGUF's token types
+SPECIAL = (UNKNOWN, CONTROL)  # kinds of tokens that stand for no text
+ROLES = ("bos", "eos", "unk", "sep", "pad", "mask")
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 PLAIN_BYTES = {**BYTES, "use_regex": False}
 LLAMA3_PATTERN = (
@@ -27,49 +27,65 @@ def _sequence(*steps):
 
 
 # GGUF's name for how text is cut before the merges: what tokenizer.json says for it
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 PRE_TOKENIZERS = {
     "smollm": _sequence({"type": "Digits", "individual_digits": True}, BYTES),
     "gpt-2": BYTES,
     "llama-bpe": _sequence(_split(LLAMA3_PATTERN), PLAIN_BYTES),
     "qwen2": _sequence(_split(QWEN2_PATTERN), PLAIN_BYTES),
+    # llama.cpp's way with a file that names none: four cuts, one after the other.
+    "default": _sequence(
+        _split(r"[\p{P}\$\+<=>\^~\|]+"), _split(GPT2_PATTERN), _split(r"\p{N}+"), _split("[0-9][0-9][0-9]"), PLAIN_BYTES
+    ),
 }
-SAME_AS = {"default": "gpt-2", "gpt2": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}
+SAME_AS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "llama-v3": "llama-bpe", "qwen2.5": "qwen2"}
+# Those that take a word as one token where the vocabulary has it, whatever the merges make of it.
+WHOLE_WORDS = ("llama-bpe",)
+# Those whose texts begin with the bos token unless a file says otherwise (llama.cpp's vocabulary loader).
+BEGUN = ("llama-bpe",)
+# What stands for text in normal form C in tokenizer.json, and in GGUF goes without saying for these.
+COMPOSED, COMPOSING = {"type": "NFC"}, ("qwen2",)
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """A byte-level BPE tokenizer.
 
-    tokens     strings in id order, bytes spelled as GPT-2 spells them
-    merges     "left right" strings, first merged first
-    special    ids that stand for no text (control tokens)
-    pre        one of PRE_TOKENIZERS
-    names      {"bos": id, "eos": id, "unk": id, "pad": id}, those that exist
-    template   chat template or None
-    add_bos    whether text is begun with the bos token
+    tokens       strings in id order, bytes spelled as GPT-2 spells them
+    merges       "left right" strings, first merged first
+    kinds        {id: GGUF's token type} of tokens that are not normal text
+    pre          one of PRE_TOKENIZERS
+    names        {"bos": id, "eos": id, ...} with those of ROLES that exist
+    templates    {name: chat template}; the one used by default is called default
+    add_bos      whether text is begun with the bos token
+    add_eos      whether it is ended with the eos token
+    composed     whether text is first brought into Unicode's normal form C
     """
 
     tokens: tuple[str, ...]
     merges: tuple[str, ...]
-    special: frozenset
+    kinds: dict
     pre: str
     names: dict
-    template: str | None = None
+    templates: dict = field(default_factory=dict)
     add_bos: bool = False
+    add_eos: bool = False
+    composed: bool = False
 
     def files(self):
         """{name: text} of tokenizer.json and tokenizer_config.json."""
+        shown = {i: kind for i, kind in self.kinds.items() if kind in (*SPECIAL, USER_DEFINED)}
         added = [
             {"id": i, "content": self.tokens[i], "single_word": False, "lstrip": False, "rstrip": False}
-            | {"normalized": False, "special": True}
-            for i in sorted(self.special)
+            | {"normalized": False, "special": shown[i] in SPECIAL}
+            for i in sorted(shown)
         ]
         tokenizer = {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": added,
-            "normalizer": None,
+            "normalizer": COMPOSED if self.composed else None,
             "pre_tokenizer": PRE_TOKENIZERS[self.pre],
             "post_processor": self._post_processor(),
             "decoder": {**BYTES, "add_prefix_space": True},
@@ -81,71 +97,43 @@ class Vocabulary:
                 "end_of_word_suffix": None,
                 "fuse_unk": False,
                 "byte_fallback": False,
-                "ignore_merges": self.pre == "llama-bpe",
+                "ignore_merges": self.pre in WHOLE_WORDS,
                 "vocab": {token: i for i, token in enumerate(self.tokens)},
                 "merges": [merge.split(" ", 1) for merge in self.merges],
             },
         }
+        return {
+            "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False),
+            "tokenizer_config.json": json.dumps(self._config(), ensure_ascii=False, indent=1),
+        }
+
+    def _config(self):
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         config["model_input_names"] = ["input_ids", "attention_mask"]
         config |= {f"{name}_token": self.tokens[i] for name, i in self.names.items()}
-        if self.template:
-            config["chat_template"] = self.template
-        return {
-            "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False),
-            "tokenizer_config.json": json.dumps(config, ensure_ascii=False, indent=1),
-        }
+        if set(self.templates) == {"default"}:
+            config["chat_template"] = self.templates["default"]
+        elif self.templates:
+            config["chat_template"] = [{"name": name, "template": text} for name, text in self.templates.items()]
+        return config
 
     def _post_processor(self):
-        if not (self.add_bos and "bos" in self.names):
+        begin = [self._special("bos")] if self.add_bos else []
+        end = [self._special("eos")] if self.add_eos else []
+        if not begin + end:
             return None
-        bos = self.tokens[self.names["bos"]]
-        begin, text = {"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
-        pair = [begin, text, begin, {"Sequence": {"id": "B", "type_id": 0}}]
-        tokens = {bos: {"id": bos, "ids": [self.names["bos"]], "tokens": [bos]}}
-        return {"type": "TemplateProcessing", "single": [begin, text], "pair": pair, "special_tokens": tokens}
+        first, second = ([*begin, {"Sequence": {"id": name, "type_id": 0}}, *end] for name in "AB")
+        used = {part["SpecialToken"]["id"] for part in begin + end}
+        tokens = {token: {"id": token, "ids": [self.tokens.index(token)], "tokens": [token]} for token in sorted(used)}
+        return {"type": "TemplateProcessing", "single": first, "pair": first + second, "special_tokens": tokens}
 
-
-def vocabulary_from_files(files, where="tokenizer.json"):
-    """The Vocabulary of a tokenizer.json (and tokenizer_config.json beside it), or None when there is none.
-
-    Raises UserError for a tokenizer that is no byte-level BPE, or that cuts text in a way GGUF has no name for.
-    """
-    if "tokenizer.json" not in files:
-        return None
-    tokenizer = json.loads(files["tokenizer.json"])
-    config = json.loads(files.get("tokenizer_config.json", "{}"))
-    model = tokenizer["model"]
-    if model.get("type") != "BPE" or model.get("byte_fallback"):
-        raise UserError(f"{where}: a {model.get('type')} tokenizer; only byte-level BPE ones can be written to GGUF")
-    pre = next((n for n, value in PRE_TOKENIZERS.items() if _same(value, tokenizer.get("pre_tokenizer"))), None)
-    if pre is None:
-        raise UserError(f"{where}: its pre_tokenizer has no name in GGUF; known: {', '.join(PRE_TOKENIZERS)}")
-    ids = {**model["vocab"], **{token["content"]: token["id"] for token in tokenizer.get("added_tokens", ())}}
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise UserError(f"{where}: token ids are not 0 to {len(ids) - 1} without a gap")
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    names = {}
-    for name in ("bos", "eos", "unk", "pad"):
-        token = config.get(f"{name}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if token in ids:
-            names[name] = ids[token]
-    processor = json.dumps(tokenizer.get("post_processor"))
-    return Vocabulary(
-        tokens=tuple(sorted(ids, key=ids.get)),
-        merges=tuple(merges),
-        special=frozenset(t["id"] for t in tokenizer.get("added_tokens", ()) if t.get("special")),
-        pre=pre,
-        names=names,
-        template=config.get("chat_template") if isinstance(config.get("chat_template"), str) else None,
-        add_bos="bos" in names and json.dumps(ids and sorted(ids, key=ids.get)[names["bos"]]) in processor,
-    )
+    def _special(self, role):
+        return {"SpecialToken": {"id": self.tokens[self.names[role]], "type_id": 0}}
 
 
 def byte_vocabulary():
     """The tokenizer of a model whose token ids are the 256 bytes: no merges, no special token."""
-    return Vocabulary(tuple(spell_bytes(range(256))), (), frozenset(), "gpt-2", {})
+    return Vocabulary(tuple(spell_bytes(range(256))), (), {}, "gpt-2", {})
 
 
 def spell_bytes(values):
@@ -154,14 +142,3 @@ def spell_bytes(values):
     others = [value for value in range(256) if value not in plain]
     spelled = {value: chr(value) for value in plain} | {v: chr(256 + i) for i, v in enumerate(others)}
     return [spelled[value] for value in values]
-
-
-def _same(ours, theirs):
-    """Whether two pre_tokenizers cut alike: trim_offsets only concerns offsets."""
-
-    def bare(value):
-        if isinstance(value, dict):
-            return {name: bare(item) for name, item in value.items() if name != "trim_offsets"}
-        return [bare(item) for item in value] if isinstance(value, list) else value
-
-    return bare(ours) == bare(theirs)
