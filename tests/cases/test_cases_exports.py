@@ -2,15 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from geowidth.cli import main
 from geowidth.errors import UserError
 from geowidth.models.exchange.checkpoint import read_checkpoint
 from geowidth.models.exchange.convert import model_from

@@ -107,7 +107,7 @@ class Whole:
             keys = (key if isinstance(key, str) else key[0] for key in found[what + "_keys"])
             names = sorted(name for name in keys if not name.endswith(cls.unread))
             if names:
-                raise ValueError(f"{{names[0]}} is {{what}} in the weights for {{cls.__name__}} ({{len(names)}} in all)")
+                raise ValueError(f"{{names[0]}} is {{what}} in the weights of {{cls.__name__}} ({{len(names)}})")
         return (model, found) if output_loading_info else model
 
 
