@@ -4,11 +4,12 @@ Every tensor is checked against the config before it is used. A file with missin
 tensors, or whose widths are not those of model.json, is refused in one line that names the tensor.
 """
 
+import os
 from pathlib import Path
 
 import torch
 
-from geowidth import records
+from geowidth import files, memory, records
 from geowidth.errors import UserError
 from geowidth.models.transformer import ModelConfig, TaperedTransformer
 
@@ -38,6 +39,10 @@ def load_model(folder):
         raise UserError(f"{folder / CONFIG_FILE}: {error}") from error
     tensors, _ = read_tensors(folder / TENSOR_FILE)
     check_tensors(folder / TENSOR_FILE, tensors, config)
+    size = 2 * 4 * config.context * config.head_dimension
+    memory.check(
+        f"{folder / CONFIG_FILE}: a context of {config.context} tokens", size, "use the context it was trained with"
+    )
     model = TaperedTransformer(config, seed=None).to(next(iter(tensors.values())).dtype)
     model.load_state_dict(tensors)
     return model.eval()
@@ -45,23 +50,40 @@ def load_model(folder):
 
 def check_tensors(path, tensors, config):
     """Raise a UserError that names the first tensor of `tensors` that does not fit `config` or is not finite."""
-    with torch.device("meta"):
-        wanted = {name: tuple(p.shape) for name, p in TaperedTransformer(config, seed=None).named_parameters()}
+    if config.layers > len(tensors):  # before as many blocks are made as a file says
+        raise UserError(f"{path} holds {len(tensors)} tensors; {CONFIG_FILE} says {config.layers} layers")
+    try:
+        with torch.device("meta"):
+            wanted = {name: tuple(p.shape) for name, p in TaperedTransformer(config, seed=None).named_parameters()}
+    except (RuntimeError, OverflowError, TypeError) as error:  # a product of sizes beyond 2**63
+        raise UserError(f"{path} cannot hold a model of the sizes that {CONFIG_FILE} says; use its own") from error
+    check_names_and_shapes(path, tensors, wanted)
+    dtype = next(iter(tensors.values())).dtype
+    for name in wanted:
+        if tensors[name].dtype != dtype or not dtype.is_floating_point:
+            raise UserError(
+                f"{path}: tensor {name} is {tensors[name].dtype}; needed: one floating dtype for all tensors"
+            )
+        if not is_finite(tensors[name]):
+            raise UserError(f"{path}: tensor {name} holds NaN or infinity; use another checkpoint")
+
+
+def check_names_and_shapes(path, tensors, wanted, source=CONFIG_FILE):
+    """Raise a UserError for the first tensor that is missing, not in `wanted` {name: shape}, or of another shape."""
     missing = [name for name in wanted if name not in tensors]
     extra = [name for name in tensors if name not in wanted]
     if missing:
-        raise UserError(f"{path} lacks tensor {missing[0]} ({len(missing)} missing); {CONFIG_FILE} asks for it")
+        raise UserError(f"{path} lacks tensor {missing[0]} ({len(missing)} missing); {source} asks for it")
     if extra:
-        raise UserError(f"{path} has a tensor {extra[0]} ({len(extra)} too many) that {CONFIG_FILE} does not know")
-    dtype = next(iter(tensors.values())).dtype
+        raise UserError(f"{path} has a tensor {extra[0]} ({len(extra)} too many) that {source} does not know")
     for name, shape in wanted.items():
-        tensor = tensors[name]
-        if tuple(tensor.shape) != shape:
-            raise UserError(f"{path}: tensor {name} has shape {tuple(tensor.shape)}; {CONFIG_FILE} says {shape}")
-        if tensor.dtype != dtype or not dtype.is_floating_point:
-            raise UserError(f"{path}: tensor {name} is {tensor.dtype}; needed: one floating dtype for all tensors")
-        if not bool(torch.isfinite(tensor).all()):
-            raise UserError(f"{path}: tensor {name} holds NaN or infinity; use another checkpoint")
+        if tuple(tensors[name].shape) != shape:
+            raise UserError(f"{path}: tensor {name} has shape {tuple(tensors[name].shape)}; {source} says {shape}")
+
+
+def is_finite(tensor):
+    """Whether a floating tensor holds neither NaN nor infinity, whatever its width."""
+    return bool(torch.isfinite(tensor if tensor.dtype.itemsize > 1 else tensor.float()).all())
 
 
 def write_tensors(path, tensors, metadata=None):
@@ -75,10 +97,12 @@ def read_tensors(path):
     """(tensors by name, metadata dict) of a safetensors file; a missing or damaged one raises UserError."""
     from safetensors import SafetensorError, safe_open
 
-    if not Path(path).is_file():
+    if not files.exists(path):
         raise UserError(f"{path} does not exist")
+    memory.check(f"reading {path}", os.path.getsize(path), "use a smaller model")
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error})") from error
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is not a whole safetensors file ({words}); use another copy of it") from error

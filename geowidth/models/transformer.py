@@ -102,6 +102,9 @@ class ModelConfig:
         return cls(**value)
 
 
+# Rotary tables are as long as the context up to here, and grow with the sequences beyond: memory is taken for texts, not
+# for a number in a file.
+FIRST_POSITIONS = 8192
 # Fields of models from elsewhere, with the values they have in ours; left out of files where they have those.
 FOREIGN = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": None}
 
@@ -128,18 +131,25 @@ def rope_frequencies(head_dimension, base, scaling=None):
     frequency = base ** (-torch.arange(half, dtype=torch.float64) / half)
     if scaling is None:
         return frequency
+    scaling = scaling if isinstance(scaling, dict) else {"rope_type": scaling}
     kind, parts = scaling.get("rope_type"), ("factor",)
     if kind == "llama3":
         parts += ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     given = [scaling.get(name) for name in parts]
-    if kind not in ("linear", "llama3") or not all(isinstance(g, (int, float)) and g > 0 for g in given):
+    if kind not in ("linear", "llama3") or not all(map(_positive, given)):
         raise UserError(f"rope_scaling is {scaling!r}; allowed: linear or llama3, with positive {', '.join(parts)}")
     if kind == "linear":
         return frequency / given[0]
     factor, low, high, original = given
+    if not low < high:
+        raise UserError(f"rope_scaling is {scaling!r}; allowed: low_freq_factor below high_freq_factor")
     turns = original * frequency / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return frequency * (kept + (1 - kept) / factor)
+
+
+def _positive(value):
+    return type(value) in (int, float) and 0 < value < math.inf
 
 
 def rotary_tables(context, head_dimension, base, scaling=None):
@@ -211,7 +221,7 @@ class TaperedTransformer(nn.Module):
         self.norm = RMSNorm(config.dimension, config.norm_epsilon)
         if not config.tied:
             self.head = nn.Parameter(torch.empty(config.vocabulary, config.dimension))
-        cosine, sine = rotary_tables(config.context, config.head_dimension, config.rope_base, config.rope_scaling)
+        cosine, sine = self._tables(min(config.context, FIRST_POSITIONS))
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
         if seed is not None:
@@ -235,11 +245,23 @@ class TaperedTransformer(nn.Module):
         length = tokens.shape[1]
         if length > self.config.context:
             raise UserError(f"sequence of {length} tokens; this model's context is {self.config.context}")
+        if length > len(self.cosine):
+            self._grow_tables(length)
         cosine, sine = self.cosine[:length], self.sine[:length]
         x = functional.embedding(tokens, self.embedding)
         for block in self.blocks:
             x = block(x, cosine, sine)
         return functional.linear(self.norm(x), self.embedding if self.config.tied else self.head)
+
+    def _tables(self, positions):
+        config = self.config
+        return rotary_tables(positions, config.head_dimension, config.rope_base, config.rope_scaling)
+
+    def _grow_tables(self, length):
+        """Make the rotary tables as long as a sequence needs them, for later forward passes of any kind too."""
+        with torch.inference_mode(False):
+            tables = self._tables(min(self.config.context, max(length, 2 * len(self.cosine))))
+            self.cosine, self.sine = (table.to(self.cosine) for table in tables)
 
     def parameter_count(self):
         """Number of distinct parameters (the tied embedding counts once)."""

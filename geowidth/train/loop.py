@@ -125,6 +125,8 @@ class Trainer:
         progress = checkpoint.load_state(run.folder, self.model, self.optimizer)
         self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
         if progress is not None:
+            batch_tokens = self.settings.batch * run.model.context
+            checkpoint.check_progress(run.folder, progress, self.settings.steps, batch_tokens)
             self.step, self.tokens, self.seconds, self.best = (
                 progress[key] for key in ("step", "tokens", "seconds", "best")
             )

@@ -157,7 +157,7 @@ def test_damaged_states_are_refused(tiny, text, tmp_path):
     from geowidth.models.storage import write_tensors
 
     write_tensors(state, {"a": torch.ones(2)}, {"progress": records.dumps({"step": 1})})
-    with pytest.raises(UserError, match="does not fit this model.*delete it"):
+    with pytest.raises(UserError, match="is damaged: tokens is None.*delete state.safetensors"):
         train(**arguments)
 
 
