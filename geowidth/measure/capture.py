@@ -14,6 +14,7 @@ import torch
 from geowidth.errors import UserError
 from geowidth.measure.clouds import Clouds
 from geowidth.measure.families import SEQUENTIAL, family_of, site
+from geowidth.measure.precision import coarsest
 from geowidth.measure.sequences import draw_tokens, pad_batch, sequences_of, windows_of
 from geowidth.progress import Progress
 
@@ -60,6 +61,7 @@ def capture(
         positions=positions,
         widths=family.widths(model),
         projections=family.projections,
+        precision=kept.get("precision"),
         settings={
             "family": family.name,
             "form": family.form,
@@ -113,6 +115,7 @@ def _run(model, family, sequences, rows, positions, batch):
                 if name not in kept:  # whole at once: parts joined at the end would take twice the memory
                     kept[name] = part.new_empty(part.shape[0], len(rows), part.shape[2])
                 kept[name][:, done : done + part.shape[1]] = part
+            kept["precision"] = watch.precision
             done += len(inside)
             progress.step(len(names))
     if not kept:
@@ -149,6 +152,7 @@ class _Watch:
         self.scale = family.scale(model)
         self.pick = self.shape = None
         self.checked = False
+        self.precision = None  # the coarsest of any state seen: a sum is no finer than its parts
         self.states = [{} for _ in self.blocks]
 
     def __enter__(self):
@@ -205,6 +209,7 @@ class _Watch:
                 f"{type(module).__name__} gave states of shape {tuple(tensor.shape)} for {batch} sequences of "
                 f"{length} tokens; needed: ({batch}, {length}, d) or ({batch * length}, d)"
             )
+        self.precision = coarsest(self.precision, tensor.dtype)
         return tensor.detach()[tuple(index.to(tensor.device) for index in self.pick)]
 
     def take(self):

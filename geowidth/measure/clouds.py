@@ -6,6 +6,7 @@ import torch
 
 from geowidth import records
 from geowidth.errors import UserError
+from geowidth.measure.precision import coarsest
 from geowidth.models.storage import read_tensors, write_tensors
 
 KIND, SCHEMA = "geowidth.clouds", 1
@@ -21,6 +22,9 @@ class Clouds:
     widths          FFN width of each layer
     projections     matrices per FFN: 3 when gated, else 2
     settings        how the tokens were drawn, from which model and text
+    precision       name of the precision in which the states were produced: that of their dtype, or a coarser one given
+                    here (a model run in bfloat16 whose states were widened afterwards). States of one point may differ
+                    by its rounding
     """
 
     before: torch.Tensor
@@ -30,6 +34,11 @@ class Clouds:
     widths: tuple[int, ...]
     projections: int
     settings: dict
+    precision: str | None = None
+
+    def __post_init__(self):
+        found = coarsest(self.precision, self.before.dtype, self.after.dtype)
+        object.__setattr__(self, "precision", found)
 
     @property
     def layers(self):
@@ -45,6 +54,7 @@ class Clouds:
         names = ("before", "after", "token_ids", "positions")
         tensors = {name: getattr(self, name).contiguous().clone() for name in names}
         facts = {"kind": KIND, "schema": SCHEMA, "widths": self.widths, "projections": self.projections}
+        facts["precision"] = self.precision
         write_tensors(path, tensors, {"geowidth": records.dumps({**facts, "settings": self.settings})})
 
     @classmethod
@@ -55,9 +65,9 @@ class Clouds:
             facts = records.loads(metadata.get("geowidth", "{}"))
             if facts["kind"] != KIND or facts["schema"] > SCHEMA:
                 raise KeyError("kind")
-            found = cls(
-                **tensors, widths=tuple(facts["widths"]), projections=facts["projections"], settings=facts["settings"]
-            )
+            rest = {name: facts[name] for name in ("projections", "settings")}
+            rest["precision"] = facts.get("precision")  # files of earlier versions lack it
+            found = cls(**tensors, widths=tuple(facts["widths"]), **rest)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{path} holds no GeoWidth clouds; make some with geowidth measure --save-clouds FILE"

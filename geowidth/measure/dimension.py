@@ -6,11 +6,12 @@ import numpy as np
 
 from geowidth import inputs
 from geowidth.errors import UserError, choose_several, flag, shown, whole
+from geowidth.measure.precision import epsilon
 from geowidth.measure.topology import check_distances, square_matrix
 
 ESTIMATORS = ("twonn_mle", "twonn_fit", "mle", "mle_mean")
 DISCARDED = 0.1  # the share of largest ratios that the TwoNN fit leaves out
-MERGED_WITHIN = 4  # units in the last place of the largest distance, at the precision the matrix came in
+MERGED_WITHIN = 4  # units in the last place
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class DimensionResult:
         return {"values": dict(self.values), "k": self.k, "points": self.points, "merged": self.merged}
 
 
-def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True):
+def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True, rounding=None):
     """Intrinsic dimension of the points behind a distance matrix, each repeated point counted once.
 
     With r1 <= r2 a point's two nearest distances, mu = r2 / r1, T_j its j-th nearest distance and
@@ -48,6 +49,7 @@ def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True
         k: neighbours for "mle" (at least 2) and "mle_mean" (at least 3).
         estimators: names out of `ESTIMATORS`, at least one.
         validate: False skips the checks of the entries, for a matrix known to be in order.
+        rounding: how far apart rounding may put two states of one point; see merge_duplicates.
 
     Returns:
         DimensionResult. A value is infinite where all the distances that it compares are equal.
@@ -55,13 +57,13 @@ def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True
     Raises:
         UserError: bad entries, an unknown estimator, or too few distinct points: 3 for TwoNN, k + 1 for MLE.
     """
-    distances = inputs.array("distances", distances)
-    precision = np.float64 if distances.dtype == np.float64 else np.float32
+    distances = inputs.tensor("distances", distances)
+    precision = distances.dtype
     matrix = square_matrix(distances, "distances")
     if flag("validate", validate):
         check_distances(matrix, "distances")
     estimators, k = _checked_estimators(estimators, k)
-    kept, merged = merge_duplicates(matrix, precision)
+    kept, merged = merge_duplicates(matrix, precision, rounding)
     if merged:
         matrix = matrix[np.ix_(kept, kept)]
     needed = max(3 if name.startswith("twonn") else k + 1 for name in estimators)
@@ -75,23 +77,31 @@ def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True
     return DimensionResult(values, k, len(matrix), merged)
 
 
-def merge_duplicates(distances, precision=np.float64):
+def merge_duplicates(distances, precision=None, rounding=None):
     """Which points to keep so that no two of them coincide.
 
-    Two points coincide if their distance is at most a few units in the last place (of `precision`) of the largest
-    finite distance. In order of index, a point that coincides with an earlier kept one is left out.
+    Two points coincide if rounding alone may have put them apart. Where the states behind the matrix are known, that is
+    the larger `rounding` of the two. Else it is four units in the last place of the largest finite distance. In order
+    of index, a point that coincides with an earlier kept one is left out.
 
     Args:
         distances: (n, n) numpy array or tensor.
-        precision: the dtype the distances were computed in, float16, float32 or float64 of numpy.
+        precision: the dtype the distances were computed in (default: the one they come in). Not used with `rounding`.
+        rounding: (n,) distances, or one for all. For states x of d numbers in a precision of spacing eps,
+            MERGED_WITHIN * eps * ||x|| (geowidth.measure.statistics): the type of the matrix says nothing about it.
 
     Returns:
         (kept indices in increasing order as an int64 array, how many were left out)
     """
-    matrix, precision = square_matrix(distances, "distances"), _checked_precision(precision)
+    distances = inputs.tensor("distances", distances)
+    matrix = square_matrix(distances, "distances")
     n = len(matrix)
-    largest = np.max(matrix, initial=0.0, where=np.isfinite(matrix))
-    close = matrix <= MERGED_WITHIN * np.finfo(precision).eps * largest
+    if rounding is None:
+        largest = np.max(matrix, initial=0.0, where=np.isfinite(matrix))
+        within = epsilon(distances.dtype if precision is None else precision)
+        rounding = MERGED_WITHIN * within * largest
+    close = matrix <= _checked_rounding(rounding, n)
+    close |= close.T
     kept = np.ones(n, dtype=bool)
     for i in np.flatnonzero(close.sum(axis=1) > 1):
         if kept[i]:
@@ -99,14 +109,11 @@ def merge_duplicates(distances, precision=np.float64):
     return np.flatnonzero(kept), int(n - kept.sum())
 
 
-def _checked_precision(precision):
-    try:
-        found = np.dtype(precision)
-    except TypeError:
-        found = None
-    if found is None or precision is None or found.kind != "f" or found.itemsize > 8:
-        raise UserError(f"precision is {shown(precision)}; allowed: numpy's float16, float32, float64")
-    return found
+def _checked_rounding(rounding, n):
+    values = inputs.array("rounding", rounding)
+    if values.shape not in ((), (n,)) or not (values >= 0).all():
+        raise UserError(f"rounding is {shown(rounding)}; one number from 0 up, or {n} of them, are needed")
+    return np.broadcast_to(values.astype(np.float64), n)
 
 
 def _checked_estimators(estimators, k):

@@ -56,7 +56,7 @@ class KeptLayers:
 
 def fingerprint(clouds, settings):
     """A digest of Clouds and MeasureSettings: equal ones give equal results."""
-    digest = hashlib.sha256(records.dumps([settings.to_json(), clouds.settings]).encode())
+    digest = hashlib.sha256(records.dumps([settings.to_json(), clouds.settings, clouds.precision]).encode())
     for tensor in (clouds.before, clouds.after):
         digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

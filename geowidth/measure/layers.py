@@ -45,6 +45,7 @@ class LayerWork:
 
     def __init__(self, clouds, layer, settings, threads=1, transfer=Transfer):
         self.layer, self.settings, self.threads, self.transfer = layer, settings, threads, transfer
+        self.precision = clouds.precision
         self.sides = tuple(side[layer].to(settings.device or side.device) for side in (clouds.before, clouds.after))
         self.large = {n: large_norm_tokens(s) for n, s in zip(("before", "after"), self.sides, strict=True)}
         self.parts = self._parts(clouds.tokens)
@@ -67,7 +68,7 @@ class LayerWork:
         """The first step of a part. Device memory is given back at its end, the layer's own with the last part."""
         settings = self.settings
         sides = self.sides if part.rows is None else (side[part.rows] for side in self.sides)
-        cloud = LayerCloud(*sides, part.geometries, settings.radius, self.threads, self.transfer)
+        cloud = LayerCloud(*sides, part.geometries, settings.radius, self.threads, self.transfer, self.precision)
         names = [name for name in settings.statistics if name not in ON_HOST]
         with self._named_errors():
             cloud.send(sent_matrices(settings, part.role, part.geometries))
@@ -93,9 +94,11 @@ class LayerWork:
 
     def _dimension(self, cloud):
         geometry = self.settings.geometries[0]
-        distances = cloud.on_host(geometry)[0]
-        points = len(merge_duplicates(distances)[0])  # in a small cloud there may be fewer neighbours than asked for
-        record = intrinsic_dimension(distances, k=max(3, min(self.settings.neighbours, points - 1))).to_json()
+        distances, rounding = cloud.on_host(geometry)[0], cloud.rounding(geometry, 0)
+        # In a small cloud there may be fewer neighbours than asked for.
+        points = len(merge_duplicates(distances, rounding=rounding)[0])
+        k = max(3, min(self.settings.neighbours, points - 1))
+        record = intrinsic_dimension(distances, k=k, rounding=rounding).to_json()
         return record.pop("values"), {"geometry": geometry, **record}
 
     def result(self, finished):

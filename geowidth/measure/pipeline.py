@@ -227,7 +227,7 @@ def _assemble(clouds, settings, layers):
         model_dimension=clouds.before.shape[-1],
         projections=clouds.projections,
         details=[r["details"] for r in layers],
-        settings={**settings.to_json(), "clouds": clouds.settings},
+        settings={**settings.to_json(), "clouds": clouds.settings, "precision": clouds.precision},
         environment=environment,
         raw_without_large_norms={
             name: [r["details"]["raw_without_large_norms"][name] for r in layers]

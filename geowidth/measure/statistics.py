@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from geowidth.geometry import HYPERBOLIC_RADIUS, hyperbolic_from_angle, paired_distances
+from geowidth.measure.dimension import MERGED_WITHIN, merge_duplicates
+from geowidth.measure.precision import EPSILON, coarsest
 from geowidth.measure.topology import diagram_distance, persistence_diagram
 from geowidth.ops import entropic_gromov_wasserstein, gromov_wasserstein, pairwise_distances
 from geowidth.ops.transfers import Transfer
@@ -24,13 +26,18 @@ class LayerCloud:
     radius          of the hyperbolic geometry
     threads         threads of the native kernels
     transfer        what brings a tensor to the host; see geowidth.ops.transfers.Transfer
+    precision       in which the states were produced, where it is coarser than their dtype
     """
 
-    def __init__(self, before, after, geometries, radius=HYPERBOLIC_RADIUS, threads=None, transfer=Transfer):
+    def __init__(
+        self, before, after, geometries, radius=HYPERBOLIC_RADIUS, threads=None, transfer=Transfer, precision=None
+    ):
         self.before, self.after = before, after
         self.geometries, self.radius, self.threads = tuple(geometries), radius, threads
         self.transfer = transfer
-        self._moved, self._diagrams, self._sent, self._host = {}, {}, {}, {}
+        self.epsilon = EPSILON[coarsest(precision, before.dtype, after.dtype)]
+        self.merged = {}  # geometry: how many repeated states (before, after) its diagrams leave out
+        self._moved, self._diagrams, self._sent, self._host, self._norms = {}, {}, {}, {}, None
 
     @cached_property
     def distances(self):
@@ -46,6 +53,9 @@ class LayerCloud:
         """Start bringing distance matrices to the host: {geometry: 1 (before) or 2 (before and after)}."""
         for geometry, sides in matrices.items():
             self._sent[geometry] = [self.transfer(matrix) for matrix in self.distances[geometry][:sides]]
+        if self._norms is None:
+            norms = [side.double().norm(dim=1) for side in (self.before, self.after)]
+            self._norms = [self.transfer(side) for side in norms]
 
     def on_host(self, geometry):
         """Distance matrices (before, after) on the host, when they are there; before alone if that alone was sent."""
@@ -54,6 +64,20 @@ class LayerCloud:
                 self.send({geometry: 2})
             self._host[geometry] = [transfer.wait() for transfer in self._sent.pop(geometry)]
         return self._host[geometry]
+
+    def rounding(self, geometry, side):
+        """How far from its point rounding may have put each state, (tokens,) float64 on the host. side: 0 before, 1 after.
+
+        A few units in the last place of the state's own norm, at the precision it was produced in: distances are
+        computed in float64, so their type says nothing about it. For the other geometries the same as an angle.
+        """
+        slack = MERGED_WITHIN * self.epsilon
+        if geometry == "hyperbolic":
+            slack = hyperbolic_from_angle(slack, self.radius)
+        if not isinstance(self._norms[side], np.ndarray):
+            self._norms[side] = np.asarray(self._norms[side].wait())
+        norms = self._norms[side]
+        return slack * (norms if geometry == "raw" else np.ones_like(norms))
 
     def release(self):
         """Let go of the states and distances where they lie; what was sent to the host is kept."""
@@ -75,17 +99,23 @@ class LayerCloud:
         """Degree-one persistence diagrams (before, after), two (bars, 2) float64 arrays.
 
         Hyperbolic distance is an increasing function of the angle, so its diagrams are the spherical ones mapped: one
-        persistence run serves both. Repeated states only add bars of length zero, which diagrams leave out.
+        persistence run serves both. Repeated states would only add bars of the length of their rounding.
         """
         if geometry not in self._diagrams:
             if geometry == "hyperbolic" and "spherical" in self.geometries:
                 made = tuple(hyperbolic_from_angle(d, self.radius) for d in self.diagrams("spherical"))
+                self.merged[geometry] = self.merged["spherical"]
             else:
-                made = tuple(
-                    persistence_diagram(np.asarray(d, dtype=np.float64), validate=False) for d in self.on_host(geometry)
-                )
+                made = tuple(self._diagram(geometry, side) for side in range(2))
             self._diagrams[geometry] = made
         return self._diagrams[geometry]
+
+    def _diagram(self, geometry, side):
+        """The diagram of one side, repeated states merged."""
+        matrix = np.asarray(self.on_host(geometry)[side], dtype=np.float64)
+        kept, merged = merge_duplicates(matrix, rounding=self.rounding(geometry, side))
+        self.merged.setdefault(geometry, []).append(merged)
+        return persistence_diagram(matrix[np.ix_(kept, kept)] if merged else matrix, validate=False)
 
 
 def shift(cloud, geometry):
@@ -107,12 +137,15 @@ def gw(cloud, geometry):
 def topology(cloud, geometry):
     """2-Wasserstein distance of the degree-one Vietoris-Rips diagrams before and after, ground norm l_inf."""
     before, after = cloud.diagrams(geometry)
+    merged_before, merged_after = cloud.merged[geometry]
     value = float(diagram_distance(before, after))
     details = {
         "bars_before": len(before),
         "bars_after": len(after),
         "total_persistence_before": _total_persistence(before),
         "total_persistence_after": _total_persistence(after),
+        "merged_before": merged_before,
+        "merged_after": merged_after,
     }
     return value, details
 
