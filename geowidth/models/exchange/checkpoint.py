@@ -185,19 +185,6 @@ def check_layers(config, shapes, folder):
         raise UserError(f"{folder}: config.json states {stated} layers; the files hold {max(layers) + 1}")
 
 
-def check_stock_sizes(folder, config):
-    """Raise a UserError for a folder whose files hold fewer layers, or another FFN width, than config.json states.
-
-    For readers that build every layer alike from one intermediate_size.
-    """
-    shapes, stated = folder_shapes(folder), config.get("intermediate_size")
-    check_layers(config, shapes, folder)
-    for name, shape in shapes.items():
-        if isinstance(stated, int) and re.search(r"(?:^|\.)layers\.\d+\.mlp\.gate_proj\.weight$", name):
-            wanted = (stated, *shape[1:])
-            check_shapes(str(folder), {name: wanted}, {name: shape}, f"; {WAY_OUT.format(folder)}")
-
-
 def tokenizer_files(folder):
     """{name: text, or bytes} of what stands beside the weights in a folder: the tokenizer's and generation's files."""
     folder = Path(folder)

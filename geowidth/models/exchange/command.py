@@ -91,7 +91,7 @@ def _read(arguments):
 
 def _export_schedule(arguments):
     from geowidth.allocate.schedule import Schedule
-    from geowidth.models.exchange.checkpoint import read_config
+    from geowidth.models.exchange.checkpoint import read_config, tokenizer_files
     from geowidth.models.exchange.formats import export_untrained
 
     if arguments.format not in ("hf", "megatron"):
@@ -107,4 +107,4 @@ def _export_schedule(arguments):
         heads=config.get("num_attention_heads"),
         biases=bool(config.get("mlp_bias")),
     )
-    return export_untrained(config, widths, arguments.out, arguments.format, where)
+    return export_untrained(config, widths, arguments.out, arguments.format, where, tokenizer_files(folder))

@@ -19,10 +19,12 @@ from geowidth.models import save_model
 from geowidth.models.exchange.carried import refuse_windows, stock_config, write_source
 from geowidth.models.exchange.checkpoint import write_files
 from geowidth.models.exchange.convert import model_from
+from geowidth.models.exchange.fields import DEFAULTS
 from geowidth.models.exchange.gguf_write import write_gguf
 from geowidth.models.exchange.megatron import write_megatron, write_megatron_shape
 from geowidth.models.exchange.remote_code import CLASSES, modelling_file
-from geowidth.models.exchange.shape import MODULE, TAPERED, LlamaShape
+from geowidth.models.exchange.rope import with_older_rope
+from geowidth.models.exchange.shape import MODULE, TAPERED, LlamaShape, refuse_other_models
 from geowidth.models.storage import write_tensors
 
 KIND, SCHEMA = "geowidth.export", 1
@@ -127,21 +129,32 @@ def export(checkpoint, form, out):
     return _into(out, lambda folder: FORMATS[form](checkpoint, folder), form, checkpoint.shape.widths)
 
 
-def export_untrained(config, widths, out, form="hf", where="config.json"):
+def export_untrained(config, widths, out, form="hf", where="config.json", files=None):
     """Write a family's config.json with a schedule's widths, to train from scratch.
 
-    form megatron writes that format's JSON instead, for the Llama family.
+    form    megatron writes that format's JSON instead, for the Llama family
+    files   {name: text, or bytes} of the family's tokenizer and generation, written beside it
     """
     if config.get("num_hidden_layers") != len(widths):
         raise UserError(f"the schedule has {len(widths)} widths; {where} has {config.get('num_hidden_layers')} layers")
     if form == "megatron":
         shape = LlamaShape.from_config(config, where, widths)
-        return _into(out, lambda folder: write_megatron_shape(shape, config, folder), form, widths)
-    family = config.get("model_type", "nothing").removeprefix(TAPERED)
+
+        def write(folder):
+            write_files(folder, files or {})
+            return write_megatron_shape(shape, config, folder, where)
+
+        return _into(out, write, form, widths)
+    family = str(config.get("model_type", "nothing")).removeprefix(TAPERED)
     choose(f"{where}: model_type", family, list(CLASSES))
+    refuse_other_models(config, where)
+    if family in DEFAULTS:
+        LlamaShape.from_config({**config, "model_type": family}, where, widths)
+        config = with_older_rope(config, where)
 
     def write(folder):
         _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
+        write_files(folder, files or {})
         return [
             "no weights: start with AutoModelForCausalLM.from_config("
             f"AutoConfig.from_pretrained({str(out)!r}, trust_remote_code=True), trust_remote_code=True)"

@@ -58,7 +58,7 @@ class LlamaShape:
         family = str(config.get("model_type", "nothing"))
         family = "llama" if family == "nemotron-nas" else family.removeprefix(TAPERED)
         choose(f"{where}: model_type", family, list(DEFAULTS))
-        _refuse_other_models(config, where)
+        refuse_other_models(config, where)
         fields = Fields(config, where, family)
         choose(f"{where}: hidden_act", fields.value("hidden_act"), ["silu", "swish"])
         widths = tuple(stated_widths({**DEFAULTS[family], **config}, where) if widths is None else widths)
@@ -205,7 +205,7 @@ def _grouped(fields, heads):
     return heads // whole(f"{fields.where}: n_heads_in_group", groups.pop(), 1)
 
 
-def _refuse_other_models(config, where):
+def refuse_other_models(config, where):
     """Refuse by name what makes the weights or the mathematics other than the family's."""
     for name, what in OTHER.items():
         if config.get(name):

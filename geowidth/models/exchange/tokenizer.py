@@ -6,6 +6,8 @@ Nothing here needs a tokenizer library: tokenizer.json is text, GGUF holds lists
 import json
 from dataclasses import dataclass, field
 
+from geowidth.errors import UserError
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # GGUF's token types
 SPECIAL = (UNKNOWN, CONTROL)  # kinds of tokens that stand for no text
 ROLES = ("bos", "eos", "unk", "sep", "pad", "mask")
@@ -129,6 +131,40 @@ class Vocabulary:
 
     def _special(self, role):
         return {"SpecialToken": {"id": self.tokens[self.names[role]], "type_id": 0}}
+
+
+def special_ids_around(processor):
+    """(prefix ids, suffix ids) that a tokenizer.json's post_processor puts around one text.
+
+    processor   the value of "post_processor", a dict or None. Raises UserError for one that repeats or drops the text
+    """
+    kind = (processor or {}).get("type")
+    if kind in (None, "ByteLevel"):
+        return (), ()
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        return (processor["cls"][1],), (processor["sep"][1],)
+    if kind == "Sequence":
+        prefix, suffix = (), ()
+        for step in processor["processors"]:
+            before, after = special_ids_around(step)
+            prefix, suffix = before + prefix, suffix + after
+        return prefix, suffix
+    if kind != "TemplateProcessing":
+        raise UserError(f"post_processor {kind!r} of tokenizer.json is unknown; known: template, BERT's and RoBERTa's")
+    return _ids_of_template(processor)
+
+
+def _ids_of_template(processor):
+    """The special ids before and after the one text of a template such as [CLS] $A [SEP]."""
+    sides, texts = ([], []), 0
+    for piece in processor["single"]:
+        if "Sequence" in piece:
+            texts += 1
+        else:
+            sides[min(texts, 1)].extend(processor["special_tokens"][piece["SpecialToken"]["id"]]["ids"])
+    if texts != 1:
+        raise UserError(f"the template of tokenizer.json holds the text {texts} times; once is needed")
+    return tuple(sides[0]), tuple(sides[1])
 
 
 def byte_vocabulary():

@@ -13,6 +13,7 @@ from geowidth.models.exchange.tokenizer import (
     USER_DEFINED,
     WHOLE_WORDS,
     Vocabulary,
+    special_ids_around,
 )
 
 
@@ -30,7 +31,9 @@ def vocabulary_from_files(files, where="tokenizer.json"):
     config = {**parsed(files, "special_tokens_map.json", where), **parsed(files, "tokenizer_config.json", where)}
     try:
         return _vocabulary(tokenizer, config, files, where)
-    except (KeyError, TypeError, AttributeError) as error:
+    except UserError as error:
+        raise error if str(error).startswith(where) else UserError(f"{where}: {error}") from None
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(f"{where}: tokenizer.json is out of order ({type(error).__name__}: {error})") from error
 
 
@@ -123,7 +126,7 @@ def _merges(model, where):
 def _flags(processor, config, names, where):
     """(add_bos, add_eos): by the post-processor, unless tokenizer_config.json says so itself."""
     flags = []
-    for role, ids in zip(("bos", "eos"), around(processor, where), strict=True):
+    for role, ids in zip(("bos", "eos"), special_ids_around(processor), strict=True):
         if len(ids) == 1:
             names.setdefault(role, ids[0])
         if ids not in ((), (names.get(role),)):
@@ -131,27 +134,6 @@ def _flags(processor, config, names, where):
         stated = config.get(f"add_{role}_token")
         flags.append((bool(ids) if not isinstance(stated, bool) else stated) and role in names)
     return flags
-
-
-def around(processor, where="tokenizer.json"):
-    """(ids before, ids after) that a tokenizer.json's post_processor puts around one text."""
-    kind = (processor or {}).get("type")
-    if kind in (None, "ByteLevel"):
-        return (), ()
-    if kind == "Sequence":
-        parts = [around(part, where) for part in processor["processors"]]
-        return tuple(i for before, _ in reversed(parts) for i in before), tuple(i for _, after in parts for i in after)
-    if kind in ("RobertaProcessing", "BertProcessing"):
-        return (processor["cls"][1],), (processor["sep"][1],)
-    if kind != "TemplateProcessing":
-        raise UserError(f"{where}: a post_processor of type {kind!r} has no form in GGUF")
-    ids, place = ([], []), 0
-    for part in processor["single"]:
-        if "Sequence" in part:
-            place = 1
-        else:
-            ids[place].extend(processor["special_tokens"][part["SpecialToken"]["id"]]["ids"])
-    return tuple(ids[0]), tuple(ids[1])
 
 
 def _templates(config, files, where):
