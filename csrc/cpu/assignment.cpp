@@ -4,9 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "cpu/dispatch.h"
+#include "cpu/magnitude.h"
 
 GEOWIDTH_DECLARE(void two_smallest(const double*, const double*, int64_t, double*, double*, int64_t*);
                  bool lower_duals(const double*, double, int64_t, int64_t, double, double*);
@@ -20,25 +23,48 @@ constexpr int64_t none = -1;
 
 class Solver {
  public:
-  Solver(const double* cost, int64_t n, int64_t stride, int64_t* column, double* v)
-      : cost_(cost), n_(n), stride_(stride), column_(column), v_(v), owner_(n, none) {}
+  Solver(const double* cost, int64_t n, int64_t stride, int64_t* column, double* v, double* u)
+      : cost_(cost), n_(n), stride_(stride), column_(column), v_(v), u_(u), owner_(n, none) {}
 
   AssignmentStatistics run(bool use_duals) {
     start_from_permutation(use_duals);
     for (int pass = 0; pass < 2 && !free_.empty(); ++pass) reduce_rows();
-    statistics_.augmented = static_cast<int64_t>(free_.size());
-    if (!free_.empty()) augment_all();
+    if (augment_all() && proved()) return statistics_;
+    // Duals far larger than the costs of the result hide what those differ by: a start on entries that stand for
+    // "forbidden", or a guess from elsewhere. Shortest paths alone, from the columns' smallest costs, make none such.
+    start_cold();
+    const bool complete = augment_all();
+    set_row_duals();
+    if (!complete || std::isinf(largest_magnitude(u_, n_)))
+      throw std::overflow_error("differences of the costs leave the range of float64; scale them");
     return statistics_;
-  }
-
-  void row_duals(double* u) const {
-    double second;
-    int64_t j;
-    for (int64_t i = 0; i < n_; ++i) GEOWIDTH_DISPATCH(two_smallest, row(i), v_, n_, u + i, &second, &j);
   }
 
  private:
   const double* row(int64_t i) const { return cost_ + i * stride_; }
+
+  void set_row_duals() {
+    double second;
+    int64_t j;
+    for (int64_t i = 0; i < n_; ++i) GEOWIDTH_DISPATCH(two_smallest, row(i), v_, n_, u_ + i, &second, &j);
+  }
+
+  // Whether the duals prove the assignment optimal, to the rounding of its own costs. Duals of random costs share a
+  // constant that grows with n.
+  bool proved() {
+    set_row_duals();
+    const double n = static_cast<double>(n_);
+    double size = 0, total = 0, duals = 0, bound = 0;
+    for (int64_t i = 0; i < n_; ++i) {
+      const double own = row(i)[column_[i]];
+      size += std::abs(own);
+      total += own;
+      duals += std::abs(u_[i]) + std::abs(v_[i]);
+      bound += u_[i] + v_[i];
+    }
+    return duals < infinity && duals <= 1024 * n * size &&
+           total - bound <= 64 * std::numeric_limits<double>::epsilon() * n * size;
+  }
 
   // The permutation is optimal if and only if v_j - v_home(i) <= c_ij - c_i,home(i) has a solution: the distances of a
   // shortest-path problem without negative cycles. Bellman-Ford sweeps look for them, starting at half the diagonal,
@@ -141,23 +167,26 @@ class Solver {
     free_ = later;
   }
 
-  void augment_all() {
+  bool augment_all() {
+    statistics_.augmented = static_cast<int64_t>(free_.size());
     open_.resize(n_);
     settled_distance_.resize(n_);
     parent_.resize(n_);
     masked_.assign(v_, v_ + n_);
-    for (int64_t i : free_) augment(i);
+    return std::all_of(free_.begin(), free_.end(), [&](int64_t i) { return augment(i); });
   }
 
   // Dijkstra's search over columns from free row `start`, then a flip of the path found. The duals of settled columns
-  // move so that the path becomes tight.
-  void augment(int64_t start) {
+  // move so that the path becomes tight. False if all that is open lies at an infinite distance: sums overflowed.
+  bool augment(int64_t start) {
     std::fill(open_.begin(), open_.end(), infinity);
     settled_.clear();
     int64_t i = start, j = none;
     double distance = 0, level = 0;  // level = c_i,column(i) - v_column(i): the dual of row i
     for (;;) {
-      distance = GEOWIDTH_DISPATCH(relax, row(i), masked_.data(), distance - level, i, n_, open_.data(), parent_.data(), &j);
+      distance = GEOWIDTH_DISPATCH(relax, row(i), masked_.data(), distance - level, i, n_, open_.data(),
+                                   parent_.data(), &j);
+      if (!(distance < infinity)) return false;
       if (owner_[j] == none) break;
       settled_.push_back(j);
       settled_distance_[j] = distance;
@@ -176,13 +205,14 @@ class Solver {
       std::swap(j, column_[i]);
       if (i == start) break;
     }
+    return true;
   }
 
   static constexpr int64_t most_sweeps = 50;
   const double* cost_;
   int64_t n_, stride_;
   int64_t* column_;
-  double* v_;
+  double *v_, *u_;
   std::vector<int64_t> owner_, free_, settled_, parent_;
   std::vector<double> open_, settled_distance_, masked_;
   AssignmentStatistics statistics_;
@@ -193,10 +223,19 @@ class Solver {
 AssignmentStatistics solve_assignment(const double* cost, int64_t n, int64_t stride, bool use_duals, int64_t* column,
                                       double* column_dual, double* row_dual) {
   if (n == 0) return {};
-  Solver solver(cost, n, stride, column, column_dual);
-  const AssignmentStatistics statistics = solver.run(use_duals);
-  solver.row_duals(row_dual);
-  return statistics;
+  double most = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double largest = largest_magnitude(cost + i * stride, n);
+    if (std::isinf(largest)) throw std::invalid_argument("row " + std::to_string(i) + " of the costs is not finite");
+    most = std::max(most, largest);
+  }
+  if (use_duals) {
+    const double largest = largest_magnitude(column_dual, n);
+    if (std::isinf(largest)) throw std::invalid_argument("the column duals are not finite");
+    // There are always optimal duals of this size; digits of the costs are lost beside larger ones.
+    use_duals = largest <= 4 * static_cast<double>(n) * most;
+  }
+  return Solver(cost, n, stride, column, column_dual, row_dual).run(use_duals);
 }
 
 }  // namespace geowidth

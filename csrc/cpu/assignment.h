@@ -19,7 +19,9 @@ struct AssignmentStatistics {
 // column_dual (n) in: if `use_duals`, a guess of the column duals. Out: the duals v.
 // row_dual (n) out: u_i = min_j (cost_ij - v_j), so u_i + v_j <= cost_ij in float64 up to one rounding, and
 // sum(u) + sum(v) is a lower bound of the optimum whatever happened before.
-// Costs must be finite. Equal costs are fine; the result depends on the arguments alone.
+// Equal costs are fine; the result depends on the arguments alone. Start and guess change the time, and which of equally
+// cheap permutations is found. Throws std::invalid_argument for costs or guesses that are not finite, and
+// std::overflow_error where differences of costs are not.
 AssignmentStatistics solve_assignment(const double* cost, int64_t n, int64_t stride, bool use_duals, int64_t* column,
                                       double* column_dual, double* row_dual);
 

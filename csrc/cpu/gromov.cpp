@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "cpu/dispatch.h"
+#include "cpu/magnitude.h"
 #include "cpu/thread_pool.h"
 
 GEOWIDTH_DECLARE(double row_square_difference_float(const float*, const float*, const int64_t*, int64_t);
@@ -44,26 +44,7 @@ template <typename T>
 Fault symmetric_fault(const T* c, int64_t n, int64_t stride, double tolerance, int threads, int64_t* i, int64_t* j) {
   std::vector<double> largest(n);
   parallel_for(n, 16, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const T* row = c + r * stride;
-      constexpr int lanes = 16;  // sums of their own, for the compiler to keep in vectors
-      T most[lanes] = {}, zero[lanes] = {};  // x * 0 is NaN exactly for the values that are not finite
-      int64_t k = 0;
-      for (; k + lanes <= n; k += lanes)
-        for (int l = 0; l < lanes; ++l) {
-          zero[l] += row[k + l] * 0;
-          most[l] = std::max(most[l], std::abs(row[k + l]));
-        }
-      for (; k < n; ++k) {
-        zero[0] += row[k] * 0;
-        most[0] = std::max(most[0], std::abs(row[k]));
-      }
-      for (int l = 1; l < lanes; ++l) {
-        zero[0] += zero[l];
-        most[0] = std::max(most[0], most[l]);
-      }
-      largest[r] = zero[0] == 0 ? static_cast<double>(most[0]) : std::numeric_limits<double>::infinity();
-    }
+    for (int64_t r = begin; r < end; ++r) largest[r] = largest_magnitude(c + r * stride, n);
   });
   double scale = 0;
   for (int64_t r = 0; r < n; ++r) {

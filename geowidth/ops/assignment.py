@@ -5,6 +5,7 @@ Computing 38 (1987). The solver here starts from a permutation (the identity unl
 whether that one is optimal, which takes a few passes over the matrix where it is.
 """
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +41,20 @@ def assignment(cost, *, start=None, column_dual=None, backend=None):
 
     cost: (n, n) torch or numpy, on the CPU or a GPU, computed in float64. start: (n,) permutation to start from
     (default: the identity). column_dual: (n,) guess of the column duals, for example those of a similar problem. Both
-    change the time, and among equally cheap permutations the one returned; never the cost. On a GPU the start is proved
-    optimal there where a few passes can do it; otherwise the costs are solved on the CPU. Returns an AssignmentResult.
-    Raises UserError for entries that are not finite, matrices that are not square, and starts that are no permutation.
+    change the time, and among equally cheap permutations the one returned; whatever they hold, never the cost. On a GPU
+    the start is proved optimal there where a few passes can do it; otherwise the costs are solved on the CPU. Returns
+    an AssignmentResult.
+    Raises UserError for entries that are not finite or whose sums may not be, matrices that are not square, and starts
+    that are no permutation.
     """
     cost = inputs.tensor("cost", cost).detach().to(torch.float64)
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1]:
         raise UserError(f"cost has shape {tuple(cost.shape)}; a square matrix (n, n) is needed")
     n = len(cost)
     refuse_entry("cost", cost, ~torch.isfinite(cost), "all entries must be finite")
+    # Duals are sums of up to 2 n differences of costs, and the solver forms larger ones on the way.
+    most = sys.float_info.max / (64 * (n + 4))
+    refuse_entry("cost", cost, cost.abs() > most, f"sums of {n} costs must be finite too: up to {most:.3g} is allowed")
     chosen = ASSIGNMENT.choose(cost.device.type, backend)
     return chosen.run(cost, _permutation(start, n, cost.device), _duals(column_dual, n, cost.device))
 

@@ -14,7 +14,7 @@ from geowidth.errors import UserError
 from geowidth.geometry import times_power_of_two
 
 # Largest entries between which squares, and squares of differences in the last place, are ordinary float64 numbers.
-SAFE = 2.0**-400, 2.0**500
+SAFE = 2.0**-400, 2.0**400
 LARGEST = sys.float_info.max**0.5 / 2  # E is at most (max |c1| + max |c2|)^2
 
 

@@ -1,12 +1,16 @@
 """Gromov-Wasserstein and assignment: numbers that must be right, costs that must not hang."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
+from geowidth import _native
 from geowidth.errors import UserError
+from geowidth.ops.assignment import assignment
 from geowidth.ops.gromov import gromov_wasserstein
 from geowidth.ops.gromov_descent import Problem
 from geowidth.ops.gromov_kernels import TorchKernels
@@ -47,13 +51,13 @@ def test_bilinear_form_of_the_product_coupling():
         assert problem.pair(None, None) == pytest.approx(energy(a, b, product), rel=1e-13)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_value_is_E_of_the_coupling_for_strong_row_means(backend):
-    for seed in range(1200):
+@pytest.mark.parametrize(("backend", "count"), [("native", 1200), ("torch", 300)])
+def test_value_is_E_of_the_coupling_for_strong_row_means(backend, count):
+    for seed in range(count):
         g = np.random.default_rng(seed)
         n = int(g.integers(3, 7))
         a, b = strong_row_means(g, n), strong_row_means(g, n)
-        found = gromov_wasserstein(a, b, backend=backend)
+        found = gromov_wasserstein(a, b, backend=backend, threads=1)
         assert found.value == pytest.approx(energy(a, b, found.coupling().numpy()), rel=1e-12)
         assert found.scale + found.eccentricity + found.shape == pytest.approx(found.value, rel=1e-12)
 
@@ -119,3 +123,116 @@ def test_the_smaller_costs_do_not_vanish_beside_ordinary_ones():
     found = gromov_wasserstein(d, d * 1e-200)
     assert found.value == pytest.approx((d**2).mean(), rel=1e-13)
     assert math.isfinite(found.gap) and found.converged
+
+
+# ---- assignment: neither a guess nor a start changes the result
+
+
+def costs_of_every_size(g, n, kind):
+    """Costs (n, n): ordinary ones, wide ranges, ties, and entries that stand for "forbidden"."""
+    kinds = {
+        "generic": lambda: g.random((n, n)),
+        "negative": lambda: 57 * g.standard_normal((n, n)),
+        "ties": lambda: g.integers(0, 3, (n, n)).astype(float),
+        "wide": lambda: np.exp(8 * g.standard_normal((n, n))),
+        "wider": lambda: np.exp(40 * g.standard_normal((n, n))),
+        "scaled": lambda: g.random((n, n)) * 10.0 ** g.integers(-300, 300),
+        "forbidden": lambda: np.where(g.random((n, n)) < 0.4, g.choice((1e6, 1e18, 1e300, -1e18)), g.random((n, n))),
+        "forbidden start": lambda: g.random((n, n)) + g.choice((1e6, 1e18, 1e300)) * np.eye(n),
+        "extremes": lambda: g.choice((0, 1e-320, 1e-300, 1.0, 1e300, -1e300), (n, n)),
+    }
+    return kinds[kind]()
+
+
+KINDS = ("generic", "negative", "ties", "wide", "wider", "scaled", "forbidden", "forbidden start", "extremes")
+
+
+def guess(g, n):
+    """Column duals from nowhere."""
+    makers = (
+        lambda: None,
+        lambda: g.choice((1e16, 1e18, -1e300, 1.7e308)) * np.ones(n),
+        lambda: g.standard_normal(n) * 10.0 ** g.integers(-20, 300),
+        lambda: g.choice((1e300, -1e300, 1, 0, 1.7e308, -1.7e308), n),
+    )
+    return makers[g.integers(4)]()
+
+
+def check_assignment(found, cost, least):
+    """Optimal to the rounding of the costs chosen, with duals that prove it."""
+    n, column = len(cost), found.column.numpy()
+    assert sorted(column) == list(range(n))
+    own = cost[np.arange(n), column]
+    size = np.abs(own).sum()
+    assert found.cost == pytest.approx(own.sum(), rel=1e-12, abs=1e-15 * size)
+    assert found.cost <= least + 1e-12 * size
+    assert found.bound <= least + 1e-12 * size and found.bound >= found.cost - 1e-11 * size
+    slack = cost - found.row_dual.numpy()[:, None] - found.column_dual.numpy()
+    assert (slack >= -1e-14 * np.abs(cost).max()).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_guess_and_no_start_changes_the_assignment(kind, backend):
+    for seed in range(150):
+        g = np.random.default_rng(seed)
+        n = int(g.integers(1, 7))
+        cost = costs_of_every_size(g, n, kind)
+        orders = np.array(list(itertools.permutations(range(n))))
+        least = min(math.fsum(row) for row in cost[np.arange(n), orders])
+        for start in (None, g.permutation(n)):
+            check_assignment(assignment(cost, start=start, column_dual=guess(g, n), backend=backend), cost, least)
+
+
+@pytest.mark.parametrize("size", (1e16, 1e18, 1e300))
+def test_a_large_guess_at_larger_sizes(size):
+    g = np.random.default_rng(0)
+    for n in (20, 64):
+        cost = 57 * g.standard_normal((n, n))
+        best = cost[linear_sum_assignment(cost)].sum()
+        for column_dual in (np.full(n, size), g.choice((size, -size, 0, 1), n), size * g.standard_normal(n)):
+            check_assignment(assignment(cost, start=g.permutation(n), column_dual=column_dual), cost, best)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_assignment_refuses_costs_whose_sums_overflow(backend):
+    for cost in (1e308 * (1 - 2 * np.eye(2)), np.full((4, 4), 1.7e308), np.array([[0.0, -1e307], [1.0, 2.0]])):
+        with pytest.raises(UserError, match=r"cost\[\d, \d\] is .*; sums of \d costs must be finite too"):
+            assignment(cost, backend=backend)
+
+
+def solve_natively(cost, column_dual=None):
+    """The compiled solver on its own, without the checks of the op."""
+    cost = torch.as_tensor(cost, dtype=torch.float64).contiguous()
+    n, dual = len(cost), torch.zeros(len(cost), dtype=torch.float64)
+    if column_dual is not None:
+        dual.copy_(torch.as_tensor(column_dual))
+    column, row_dual = torch.arange(n), torch.empty(n, dtype=torch.float64)
+    _native.solve_assignment(
+        cost.data_ptr(), n, cost.stride(0), column_dual is not None, column.data_ptr(), dual.data_ptr(),
+        row_dual.data_ptr(),
+    )  # fmt: skip
+    return column, row_dual
+
+
+@pytest.mark.parametrize("bad", (math.nan, math.inf, -math.inf))
+def test_the_compiled_assignment_refuses_what_is_not_finite(bad):
+    for n in (1, 3, 17, 40):
+        cost = torch.rand(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+        wrong = cost.clone()
+        wrong[n // 2, n - 1] = bad
+        with pytest.raises(ValueError, match=f"row {n // 2} of the costs is not finite"):
+            solve_natively(wrong)
+        with pytest.raises(ValueError, match="column duals are not finite"):
+            solve_natively(cost, [bad] + [0.0] * (n - 1))
+
+
+def test_the_compiled_assignment_ends_where_differences_overflow():
+    g, entries = np.random.default_rng(0), (1.7e308, -1.7e308, 0.0, 1.0, 1e308, -1e308)
+    for turn in range(2000):
+        n = int(g.integers(1, 12))
+        try:
+            column, row_dual = solve_natively(g.choice(entries, (n, n)), g.choice(entries, n) if turn % 2 else None)
+        except OverflowError:
+            continue
+        assert sorted(column.tolist()) == list(range(n)) and torch.isfinite(row_dual).all()

@@ -139,6 +139,19 @@ def test_the_certificate_proves_nothing_else(n, any_order):
     assert found.cost == pytest.approx(assignment(cost, backend="native").cost, rel=1e-13)
 
 
+@pytest.mark.parametrize("forbidden", (1e6, 1e18, 1e300))
+@pytest.mark.parametrize("n", (2, 5, 7))
+def test_the_certificate_beside_entries_that_stand_for_forbidden(n, forbidden, any_order):
+    for seed in range(20):
+        g = np.random.default_rng(seed)
+        cost = torch.from_numpy(np.where(g.random((n, n)) < 0.3, forbidden, g.random((n, n))))
+        exact = assignment(cost, backend="native")
+        for start in (torch.arange(n), torch.from_numpy(g.permutation(n)), exact.column.clone()):
+            found = on_gpu(ASSIGNMENT)(cost, start, torch.full((n,), forbidden, dtype=torch.float64))
+            assert found.cost == pytest.approx(exact.cost, rel=1e-12)
+            assert found.bound == pytest.approx(exact.cost, rel=1e-11)
+
+
 def test_a_certificate_takes_the_sweeps_it_needs(cuda_backend):
     """A chain in which every dual hangs on the one before: n - 1 repairs, one a sweep."""
     for n, proved in ((4, True), (cuda_backend.most_sweeps, True), (2 * cuda_backend.most_sweeps + 2, False)):
