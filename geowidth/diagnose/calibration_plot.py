@@ -6,6 +6,7 @@ import numpy as np
 
 from geowidth import records
 from geowidth.diagnose.calibration import fitted_curve
+from geowidth.train.evidence import LOSS_UNIT
 
 
 def plot_calibration(calibration, path):
@@ -43,7 +44,7 @@ def plot_calibration(calibration, path):
         axes.title.set_fontsize(8)
         axes.tick_params(labelsize=7)
     figure.supxlabel("FFN width of that layer", fontsize=9)
-    figure.supylabel("loss minus base, nats", fontsize=9)
+    figure.supylabel(f"loss minus base, {LOSS_UNIT}", fontsize=9)
     picture = io.StringIO()
     figure.savefig(picture, format="svg")
     pyplot.close(figure)

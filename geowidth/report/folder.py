@@ -61,7 +61,7 @@ class TrainingRun:
         return [points[step] for step in sorted(points)]
 
     def final_loss(self):
-        """Final validation loss of a finished run in nats, else None."""
+        """Final validation loss of a finished run in nats per byte, else None."""
         return (self.result or {}).get("loss")
 
 

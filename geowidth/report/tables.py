@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from geowidth.report.folder import as_record, lookup
 from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, signed, whole
+from geowidth.train.evidence import LOSS_UNIT
 
 
 @dataclass(frozen=True)
 class ArmRow:
-    """What is known of one arm. Numbers that are not known are None; losses and differences map a seed to nats."""
+    """What is known of one arm. Numbers that are not known are None; losses and differences map a seed to LOSS_UNIT."""
 
     arm: str
     is_baseline: bool
@@ -102,7 +103,7 @@ def interval_words(row, decimals=4):
 
 
 def seeds_needed(row):
-    """(number of seeds as text, effect in nats or None, power or None). None with an interval: over a million."""
+    """(number of seeds as text, effect in LOSS_UNIT or None, power or None). None with an interval: over a million."""
     seeds = row.power.get("seeds")
     none = "> 1 000 000".replace(" 0", "\u202f0") if row.power and row.interval else DASH
     return whole(seeds) if is_number(seeds) else none, _number(row.power.get("effect")), _number(row.power.get("power"))
@@ -118,10 +119,12 @@ def verdict(row, baseline):
     if not is_finite(row.difference):
         if not count:
             return f"Not compared: no seed has been trained to the end for both {row.arm} and {baseline}."
-        words = f"{signed(_mean(row.differences.values()), 4)} nats on average over {count} seed{'s' * (count != 1)}"
+        words = (
+            f"{signed(_mean(row.differences.values()), 4)} {LOSS_UNIT} on average over {count} seed{'s' * (count != 1)}"
+        )
         return f"Not compared yet ({words}): no interval, so no conclusion."
     side = "below" if row.difference < 0 else "above"
-    start = f"{plain(abs(row.difference), 4)} nats {side} {baseline} on average over {count} seed{'s' * (count != 1)}"
+    start = f"{plain(abs(row.difference), 4)} {LOSS_UNIT} {side} {baseline} on average over {count} seed{'s' * (count != 1)}"
     if standing(row) == "unknown":
         return f"{start}: too few to say anything about chance."
     interval = f"{percent(row.confidence)} interval {interval_words(row)}"
@@ -198,7 +201,7 @@ def table(comparison):
     `comparison`: a Comparison, the content of a comparison.json as a dict, or the path of one.
     """
     comparison = as_record(comparison, "geowidth.comparison")
-    head = ["arm", "loss, nats", "difference \u00b1 se", "interval", "p", "parameters", "tokens", "time"]
+    head = ["arm", "loss, nats/byte", "difference \u00b1 se", "interval", "p", "parameters", "tokens", "time"]
     lines = [head]
     rows = arm_rows(comparison)
     for row in rows:

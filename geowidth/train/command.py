@@ -57,7 +57,7 @@ def sentence(result):
     """Loss, size and cost of a result in one line."""
     speed = result["tokens"] / max(result["seconds"], 1e-9)
     return (
-        f"validation loss {result['loss']:.4f} nats ({result['loss'] / math.log(2):.4f} bits per byte), "
+        f"validation loss {result['loss']:.4f} nats per byte ({result['loss'] / math.log(2):.4f} bits per byte), "
         f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s, "
         f"{speed:,.0f} tokens/s"
     )

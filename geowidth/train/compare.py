@@ -12,7 +12,7 @@ from pathlib import Path
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.train import checkpoint
-from geowidth.train.evidence import compare_arms
+from geowidth.train.evidence import LOSS_UNIT, compare_arms
 
 COMPARISON_FILE = "comparison.json"
 COSTS = ("parameters", "tokens", "flops")
@@ -22,7 +22,9 @@ NEARLY_EQUAL = 0.99
 def add_arguments(parser):
     parser.add_argument("folders", metavar="DIR", nargs="+", help="one run folder, or several training folders")
     parser.add_argument("--baseline", default="uniform", help="arm that the others are held against")
-    parser.add_argument("--effect", type=float, default=0.01, help="difference in nats to count the needed seeds for")
+    parser.add_argument(
+        "--effect", type=float, default=0.01, help=f"difference in {LOSS_UNIT} to count the needed seeds for"
+    )
     parser.add_argument("--power", type=float, default=0.8, help="probability with which it should be seen")
     parser.add_argument("--confidence", type=float, default=0.95, help="of the t intervals")
     parser.add_argument("--out", metavar="FILE", help=f"default: {COMPARISON_FILE} in the run folder, or here")
@@ -54,7 +56,7 @@ def compare_folders(folders, *, baseline="uniform", confidence=0.95, effect=0.01
     losses = {arm: {seed: result["loss"] for seed, result in by_seed.items()} for arm, by_seed in arms.items()}
     options = {"confidence": confidence, "effect": effect, "power": power}
     comparison = compare_arms(losses, baseline, **options)
-    settings = {"unit": "nats per token of the validation set", "corpus": results[0]["corpus"], **options}
+    settings = {"unit": f"{LOSS_UNIT} of the validation set", "corpus": results[0]["corpus"], **options}
     settings |= {name: results[0][name] for name in ("training", "evaluation_tokens", "preset")}
     facts = {arm: costs(by_seed) for arm, by_seed in arms.items()}
     record = comparison.to_json(facts) | {"settings": settings, "environment": records.environment()}

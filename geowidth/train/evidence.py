@@ -17,6 +17,7 @@ import numpy as np
 from geowidth.errors import UserError, choose, whole
 
 KIND, SCHEMA = "geowidth.comparison", 1
+LOSS_UNIT = "nats per byte"  # every model here is trained on bytes (geowidth.train.corpus)
 EXACT_SEEDS = 24  # 2^24 sign flips take about a second; beyond, flips are sampled
 MOST_SEEDS = 1_000_000
 LARGEST_LOSS = 1e300  # sums of losses stay finite
@@ -28,9 +29,9 @@ _TURNS = np.array([-9, -6, -4, -2, -1, 0, 1, 2, 4, 6, 9.0])
 class Difference:
     """Arm minus baseline over paired seeds. Fields are None where too few seeds leave them undefined.
 
-    mean, standard_error: nats. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided; exact unless
+    mean, standard_error: in LOSS_UNIT. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided; exact unless
     `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power, seeds_needed: seeds with
-    which a true difference of `effect` nats would be seen with probability `power`.
+    which a true difference of `effect` would be seen with probability `power`.
     """
 
     mean: float
@@ -117,7 +118,7 @@ class Comparison:
 
 
 def compare_arms(losses, baseline="uniform", *, confidence=0.95, effect=0.01, power=0.8):
-    """Comparison of `losses` {arm: {seed: loss in nats}} with `baseline`; every arm needs the same seeds.
+    """Comparison of `losses` {arm: {seed: loss in LOSS_UNIT}} with `baseline`; every arm needs the same seeds.
 
     effect, power: for the number of seeds needed. Raises UserError for unpaired seeds and values that are not finite.
     """
@@ -126,7 +127,7 @@ def compare_arms(losses, baseline="uniform", *, confidence=0.95, effect=0.01, po
         if not 0 < value < 1:
             raise UserError(f"{name} is {value!r}; allowed: numbers between 0 and 1")
     if not 0 < effect < math.inf:
-        raise UserError(f"effect is {effect!r}; allowed: positive numbers of nats")
+        raise UserError(f"effect is {effect!r}; allowed: positive numbers, in {LOSS_UNIT}")
     seeds = sorted(losses[baseline])
     for arm, values in losses.items():
         if sorted(values) != seeds or not seeds:
@@ -189,9 +190,9 @@ def t_power(n, spread, effect, confidence=0.95):
     """Probability that a two-sided t test of n differences with standard deviation `spread` sees a mean of `effect`.
 
     n: at least 1; one difference has no spread to be judged by, so nothing is seen: 0. spread, effect: 0 to infinity, in
-    one unit. An effect of 0 is "seen" with 1 - confidence; without a spread too, the differences are all 0 and nothing
-    is. Both infinite is refused. The noncentral t tail is E F(|z + shift| / critical) over a standard normal z, F the
-    distribution of chi / sqrt(n - 1): an integral without cancellation, right to about 1e-11 everywhere.
+    one unit. An effect of 0 is "seen" with 1 - confidence; without a spread too, the differences are all 0 and
+    nothing is. Both infinite is refused. The noncentral t tail is E F(|z + shift| / critical) over a standard normal z,
+    F the distribution of chi / sqrt(n - 1): an integral without cancellation, right to about 1e-11 everywhere.
     """
     from scipy import special
 
@@ -255,9 +256,9 @@ def seeds_for_power(spread, effect, power=0.8, confidence=0.95):
     return high
 
 
-def _signed(nats):
+def _signed(value):
     """A number with its sign, the minus a real one as in the report's tables."""
-    return f"{nats:+.4f}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:+.4f}".replace("-", "\N{MINUS SIGN}")
 
 
 def arm_sentence(arm, baseline):
@@ -265,7 +266,9 @@ def arm_sentence(arm, baseline):
     d = arm.difference
     side = "below" if d.mean < 0 else "above"
     start = (
-        f"{arm.name}: {abs(d.mean):.4f} nats {side} {baseline} on average" if d.mean else f"{arm.name}: no difference"
+        f"{arm.name}: {abs(d.mean):.4f} {LOSS_UNIT} {side} {baseline} on average"
+        if d.mean
+        else f"{arm.name}: no difference"
     )
     if d.interval is None:
         return f"{start} (1 seed): one seed has no spread, so nothing can be said about chance."
@@ -279,7 +282,7 @@ def arm_sentence(arm, baseline):
         needed = "more than a million" if d.seeds_needed is None else f"about {d.seeds_needed:,}"
         return (
             f"{start}: no difference from {baseline} is seen at this size; "
-            f"a true one of {d.effect:g} nats would take {needed} seeds to be seen {d.power:.0%} of the time."
+            f"a true one of {d.effect:g} {LOSS_UNIT} would take {needed} seeds to be seen {d.power:.0%} of the time."
         )
     if d.sign_flip_p <= level:
         return f"{start}: the loss is {'lower' if d.mean < 0 else 'higher'} than {baseline}'s by both tests."

@@ -170,7 +170,7 @@ class Trainer:
                 raise KeyboardInterrupt
 
     def one_step(self):
-        """One optimiser step; returns (mean loss of the batch in nats, learning rate)."""
+        """One optimiser step; returns (mean loss of the batch in nats per byte, learning rate)."""
         rate = learning_rate(self.settings, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

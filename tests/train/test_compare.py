@@ -35,6 +35,7 @@ def test_run_folder(folder, capsys):
         assert arm["flops"] > 0 and arm["seconds"] > 0
         results = [checkpoint.read_result(folder / "arms" / arm["arm"] / f"seed-{s}") for s in (0, 1)]
         assert list(arm["losses"].values()) == [r["loss"] for r in results]
+    assert record["settings"]["unit"] == "nats per byte of the validation set"
     assert record["settings"]["corpus"]["digest"] == results[0]["corpus"]["digest"]
     assert table(record) in out and str(folder / "comparison.json") in out
 

@@ -118,7 +118,7 @@ def losses(*differences):
 
 def test_sentences_claim_no_more_than_was_seen():
     three = compare_arms(losses(-0.05, -0.051, -0.049)).sentence
-    assert "0.0500 nats below uniform" in three and "cannot go below 0.25" in three
+    assert "0.0500 nats per byte below uniform" in three and "cannot go below 0.25" in three
     assert "6 seeds are the fewest that could reach 0.05" in three
     assert "lower than uniform's by both tests" in compare_arms(losses(*[-0.05 - 0.001 * i for i in range(7)])).sentence
     assert "higher than uniform's" in compare_arms(losses(*[0.05 + 0.001 * i for i in range(7)])).sentence
