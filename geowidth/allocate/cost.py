@@ -26,9 +26,11 @@ class LinearCost:
         """Each layer's cost, int64 (layers,) for integer widths."""
         return self.per_width * np.asarray(widths) + self.fixed
 
-    def total(self, widths):
-        """The summed cost as a Python int."""
-        return int(self.of(np.broadcast_to(widths, self.per_width.shape)).sum())
+    def total(self, widths, step=1):
+        """The summed cost at `widths` (one, or one a layer) times `step`: a Python int, however large."""
+        widths = [int(w) for w in np.broadcast_to(np.asarray(widths, dtype=object), self.per_width.shape)]
+        pairs = zip(self.per_width.tolist(), widths, strict=True)
+        return int(step) * sum(p * w for p, w in pairs) + sum(self.fixed.tolist())
 
     @property
     def equal(self):

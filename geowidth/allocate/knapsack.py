@@ -6,9 +6,17 @@ remains is searched by dynamic programming over undominated partial answers (Pis
 there are more than `states` of those at once; then the best found comes with the relaxation's bound.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+
+TOLERANCE = 1e-12  # of the summed absolute values: what float64 keeps of a sum of many
+
+
+def summed(values):
+    """The sum of float64 values, correctly rounded."""
+    return math.fsum(np.asarray(values).tolist())
 
 
 @dataclass(frozen=True)
@@ -66,26 +74,32 @@ def relax(costs, values, budget):
     for layer, hull in enumerate(hulls):
         for place, (a, b) in enumerate(zip(hull, hull[1:], strict=False)):
             rise, fall = costs[layer][b] - costs[layer][a], values[layer][a] - values[layer][b]
-            steps.append((-fall / rise, layer, place, b, rise, fall))
+            steps.append((-fall / rise, layer, place, b, rise))
     steps.sort()
-    return _take(start, steps, spent, budget, float(sum(v[i] for v, i in zip(values, start, strict=True))))
+    return _take(start, steps, spent, budget, values)
 
 
-def _take(start, steps, spent, budget, value):
+def _take(start, steps, spent, budget, values):
     """Greedy answer and bound from hull steps in the order of their worth."""
     picks, bound, price = start.copy(), None, 0.0
     closed = set()
-    for worth, layer, _, choice, rise, fall in steps:
+    for worth, layer, _, choice, rise in steps:
         if layer in closed:
             continue
         if spent + rise <= budget:
-            spent, value = spent + rise, value - fall
+            spent += rise
             picks[layer] = choice
             continue
         if bound is None:  # the first step that does not fit, taken in part, solves the relaxation
-            price, bound = -worth, value + worth * (budget - spent)
+            price, bound = -worth, picked(values, picks) + worth * (budget - spent)
         closed.add(layer)
+    value = picked(values, picks)
     return Relaxation(picks, value, value if bound is None else bound, price)
+
+
+def picked(values, picks):
+    """The summed values of the picks. Taken from the table: differences of large values would lose a small sum."""
+    return summed([v[i] for v, i in zip(values, picks, strict=True)])
 
 
 def choose_within(costs, values, budget, states=50_000):
@@ -93,7 +107,7 @@ def choose_within(costs, values, budget, states=50_000):
     relaxed = relax(costs, values, budget)
     if relaxed is None:
         return None
-    tolerance = 1e-12 * max(1.0, abs(relaxed.value))
+    tolerance = TOLERANCE * picked([np.abs(v) for v in values], relaxed.picks)
     gap = relaxed.value - relaxed.lower
     if gap <= tolerance:
         return Choice(relaxed.picks, relaxed.value, relaxed.value, True)
@@ -103,7 +117,7 @@ def choose_within(costs, values, budget, states=50_000):
     picks, exact = _search(costs, values, reduced, keep, budget, gap - tolerance, states)
     best, value = relaxed.picks, relaxed.value
     if picks is not None:
-        found = float(sum(v[i] for v, i in zip(values, picks, strict=True)))
+        found = picked(values, picks)
         if found < value:
             best, value = picks, found
     return Choice(best, value, value if exact else min(relaxed.lower, value), exact)

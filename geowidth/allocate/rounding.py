@@ -9,13 +9,18 @@ A shape rounds to its nearest multiples wherever those cost what the budget says
 does; otherwise to the nearest multiples that do not exceed the budget and leave less than one more affordable step.
 """
 
-import heapq
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from geowidth.allocate.knapsack import choose_within, relax
-from geowidth.errors import UserError
+from geowidth.allocate.knapsack import TOLERANCE, choose_within, summed
+from geowidth.allocate.thresholds import hand_out, split, widen
+from geowidth.errors import UserError, whole
+
+MOST_BUDGET = 2**53  # beyond, float64 skips whole numbers and a budget would not be kept to the last unit
+_FIRST_REACH = 8  # steps on each side of the relaxed optimum that are looked at first
+_MOST_CHOICES = 2**18  # widths of all layers together that one knapsack takes in
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Rounding:
     @property
     def gap(self):
         """How much better, relative to the objective, any other widths could be at most. 0 when exact."""
-        return 0.0 if self.exact else max(0.0, (self.objective - self.lower) / max(abs(self.objective), 1e-300))
+        return 0.0 if self.exact else max(0.0, (self.objective - self.lower) / (abs(self.objective) or 1.0))
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,11 @@ class Closest:
 
     def gain(self, widths, step):
         """Decrease of the value when a width grows by `step`; without reward negative beyond the target."""
-        # Rounded: two layers equally far from a multiple tie in exact arithmetic, so they must here.
-        return step * np.round(2.0 * (self.target - widths) - step + self.reward, 6)
+        return step * (2.0 * (self.target - widths) - step + self.reward)
+
+    def slack(self, step):
+        """Gains no further apart than this are equal: two layers as far from a multiple tie in exact arithmetic."""
+        return 1e-12 * step * max(float(np.abs(self.target).max()), step)
 
 
 @dataclass(frozen=True)
@@ -75,29 +83,39 @@ class Tied:
         """The summed value of the layers of every label."""
         return np.bincount(self.labels, self.objective.value(widths[self.labels]), self.size)
 
+    def gain(self, widths, step):
+        """The summed gain of the layers of every label."""
+        return np.bincount(self.labels, self.objective.gain(widths[self.labels], step), self.size)
+
 
 def bounds_in_steps(floor, cap, step):
     """(lowest, highest) numbers of steps, int64 (layers,); refuses a step of which no multiple lies within bounds."""
-    low = np.maximum(np.ceil(floor / step - 1e-12), 1).astype(np.int64)
-    high = np.floor(np.minimum(cap, 2.0**52) / step + 1e-12).astype(np.int64)
-    bad = np.flatnonzero(low > high)
+    low = np.maximum(np.ceil(_snapped(floor / step)), 1.0)
+    high = np.floor(_snapped(np.minimum(cap, MOST_BUDGET) / step))
+    bad = np.flatnonzero(~(low <= high))
     if bad.size:
         layer = int(bad[0])
         raise UserError(
             f"quantum {step} has no multiple between the floor {floor[layer]:g} and the cap {cap[layer]:g} of layer "
             f"{layer}; use a smaller quantum or wider bounds"
         )
-    return low, high
+    return low.astype(np.int64), high.astype(np.int64)
+
+
+def _snapped(steps):
+    """`steps` with whole numbers in place of what lies within a few units in the last place of one."""
+    near = np.rint(steps)
+    return np.where((np.abs(steps - near) <= 16 * np.spacing(steps)) & (near < 2.0**40), near, steps)
 
 
 def check_affordable(cost, budget, low, high, cap, step):
     """Refuse a budget below the floors, in multiples of the step, or above the caps; names the feasible range."""
-    smallest = cost.total(low * step)
-    largest = cost.total(np.floor(cap).astype(np.int64)) if np.isfinite(cap).all() else np.inf
+    smallest = cost.total(low, step)
+    largest = cost.total([math.floor(c) for c in cap.tolist()]) if np.isfinite(cap).all() else math.inf
     if smallest <= budget <= largest:
         return
     wrong = f"below the floors in multiples of {step}" if budget < smallest else "above the caps"
-    upper = f"to {largest}" if np.isfinite(largest) else "or more"
+    upper = f"to {largest}" if math.isfinite(largest) else "or more"
     raise UserError(
         f"budget {budget} {cost.unit} is {wrong}; feasible: {smallest} {upper}; "
         f"change the budget, the floors, the caps or the quantum"
@@ -107,21 +125,26 @@ def check_affordable(cost, budget, low, high, cap, step):
 def round_widths(objective, cost, budget, floor, cap, step, tied=None, near=None):
     """Multiples of `step` between floor and cap that minimise `objective` and cost at most `budget`.
 
-    objective: a Surrogate or Closest; cost: a LinearCost; floor, cap: (layers,) real; tied: one label a layer, or None;
-    near: real widths to start from, needed where prices differ. What is left of the budget is less than the cheapest
-    step that any layer (or set of tied layers) could still take. Returns a Rounding.
+    objective: a Surrogate or Closest; cost: a LinearCost; budget: a whole number up to 2^53; floor, cap: (layers,)
+    real; tied: one label a layer, or None. near is taken for the sake of older callers and changes nothing. What is
+    left of the budget is less than the cheapest step that any layer (or set of tied layers) could still take. Where
+    prices differ a Closest is rewarded for spending, see `paying`; the Rounding's objective is then that one's.
+
+    Returns a Rounding. `exact` and `lower` hold up to 1e-12 of the objective, or of the distances that Closest squares.
     """
+    budget, step = whole("budget", budget, 0), whole("quantum", step, 1)
+    if max(budget, step) > MOST_BUDGET:
+        raise UserError(f"budget {budget} and quantum {step} came; allowed: up to {MOST_BUDGET}, the most counted")
     low, high = bounds_in_steps(floor, cap, step)
     check_affordable(cost, budget, low, high, cap, step)
-    price, room = cost.per_width * step, budget - cost.total(low * step)
+    price, room = cost.per_width * step, budget - cost.total(low, step)
     if tied is None and cost.equal:
         steps = int(low.sum()) + room // int(price[0])
-        widths = round_equal_price(objective, step, low, high, int(min(steps, high.sum(dtype=np.float64)))) * step
-        value = float(objective.value(widths.astype(np.float64)).sum())
+        widths = round_equal_price(objective, step, low, high, steps) * step
+        value = summed(objective.value(widths.astype(np.float64)))
         return Rounding(widths, value, value, True)
-    near = objective.target if near is None else near
     objective = Tied(paying(objective, cost, step), np.arange(len(low)) if tied is None else tied)
-    return _round_unequal(objective, price, room, low, high, step, near)
+    return _round_unequal(objective, price, room, low, high, step)
 
 
 def paying(objective, cost, step):
@@ -141,61 +164,80 @@ def tied_bounds(objective, low, high):
     return bottom, top
 
 
-def _round_unequal(objective, price, room, low, high, step, near):
+def _round_unequal(objective, price, room, low, high, step):
     labels, groups = objective.labels, objective.size
     bottom, top = tied_bounds(objective, low, high)
-    prices = np.bincount(labels, price, groups)
-    room = room + float(price @ low) - float(prices @ bottom)
+    prices = np.zeros(groups, np.int64)
+    np.add.at(prices, labels, price)
+    room -= sum(int(p) * int(b - w) for p, b, w in zip(price, bottom[labels], low, strict=True))
     if room < 0:
         raise UserError("the budget is below the floors of layers tied to one width; raise it or lower the floors")
-    centre = np.clip(np.bincount(labels, near, groups) / np.bincount(labels, minlength=groups) / step, bottom, top)
-    picked = _windowed(objective, prices, room, bottom, top, step, centre)
-    counts = _fill(picked.widths, prices, room - float(prices @ (picked.widths - bottom)), top)
-    value = float(objective.value(counts.astype(np.float64) * step).sum())
-    exact = picked.exact and (counts == picked.widths).all()
-    return Rounding(counts[labels] * step, value, min(picked.lower, value), bool(exact))
+    top = np.minimum(top, bottom + room // prices)
+    picked = _windowed(objective, prices, room, bottom, top, step)
+    counts = _fill(picked.widths, prices, room - int(prices @ (picked.widths - bottom)), top)
+    value = summed(objective.value(counts.astype(np.float64) * step))
+    exact = picked.exact and value <= picked.objective
+    return Rounding(counts[labels] * step, value, min(picked.lower, value), exact)
 
 
-def _windowed(objective, prices, room, bottom, top, step, centre):
-    """Knapsack over windows of steps around `centre`, widened until nothing outside them can be better."""
-    reach = 8
+def relaxed_counts(objective, prices, room, bottom, top, step):
+    """(counts, price, lower): what minimises objective + price * cost, the price at which that fits, and the bound.
+
+    Of all steps worth more than the price all are taken, so by convexity no widths within the budget have a summed
+    objective below `lower` (Lagrange duality). counts: int64 (items,), up to `top`.
+    """
+
+    def fits(counts):
+        return float(prices @ (counts - bottom).astype(np.float64)) <= room
+
+    def worth(counts):
+        return objective.gain(counts * float(step), step) / prices
+
+    counts, _, price = split(worth, bottom, top, fits, least=0.0)
+    spent = float(prices @ (counts - bottom).astype(np.float64))
+    return counts, price, summed(objective.value(counts * float(step))) - price * (room - spent)
+
+
+def _windowed(objective, prices, room, bottom, top, step):
+    """Knapsack over windows of steps around the relaxed optimum, widened until nothing outside them can be better.
+
+    Where that would take more than _MOST_CHOICES, the best found comes with the relaxation's bound.
+    """
+    centre, price, lower = relaxed_counts(objective, prices, room, bottom, top, step)
+    reach = max(1, min(_FIRST_REACH, _MOST_CHOICES // (2 * len(prices))))
     while True:
-        first = np.maximum(bottom, np.floor(centre).astype(np.int64) - reach)
-        last = np.minimum(top, np.ceil(centre).astype(np.int64) + reach)
+        first, last = np.maximum(bottom, centre - reach), np.minimum(top, centre + reach)
         grid = first[:, None] + np.arange(int((last - first).max()) + 1)
         table = np.stack([objective.value(column * float(step)) for column in grid.T], axis=1)
         table[grid > last[:, None]] = np.inf
         costs = (grid - bottom[:, None]) * prices[:, None].astype(np.float64)
         choice = choose_within(list(costs), list(table), room)
-        closed = (first == bottom).all() and (last == top).all()
-        if choice is not None and (closed or _edges_lose(table, costs, grid, first, last, bottom, top, choice, room)):
-            rows = np.arange(len(grid))
-            return Rounding(grid[rows, choice.picks], choice.value, choice.lower, choice.exact)
+        widths = grid[np.arange(len(grid)), choice.picks]
+        if choice.value - lower <= TOLERANCE * np.abs(objective.value(widths * float(step))).sum():
+            return Rounding(widths, choice.value, choice.value, True)
+        reduced = table + price * costs
+        reduced -= reduced[np.arange(len(grid)), centre - first][:, None]
+        ends = reduced[:, 0], reduced[np.arange(len(grid)), last - first]
+        outside = ((first > bottom) & (ends[0] <= choice.value - lower)) | (
+            (last < top) & (ends[1] <= choice.value - lower)
+        )
+        if not outside.any():
+            return Rounding(
+                widths, choice.value, choice.value if choice.exact else min(lower, choice.value), choice.exact
+            )
         reach *= 4
-
-
-def _edges_lose(table, costs, grid, first, last, bottom, top, choice, room):
-    """Whether convexity proves that choices outside the windows are worse, by the reduced costs at the edges."""
-    relaxed = relax(list(costs), list(table), room)
-    reduced = table + relaxed.price * costs
-    rows = np.arange(len(grid))
-    least = reduced.min(axis=1)
-    gap = choice.value - (float(least.sum()) - relaxed.price * room)
-    low_edge = reduced[rows, 0] - least
-    high_edge = reduced[rows, last - first] - least
-    return bool(((first == bottom) | (low_edge > gap)).all() and ((last == top) | (high_edge > gap)).all())
+        if reach * 2 * len(prices) > _MOST_CHOICES:
+            return Rounding(widths, choice.value, min(lower, choice.value), False)
 
 
 def _fill(counts, prices, left, top):
     """Spend what is left on affordable steps, cheapest first: rarely is there one, as spending pays."""
     counts = counts.copy()
-    while True:
-        open_to = np.flatnonzero((counts < top) & (prices <= left))
-        if not open_to.size:
-            return counts
-        layer = open_to[np.argmin(prices[open_to])]
-        counts[layer] += 1
-        left -= prices[layer]
+    for item in np.argsort(prices, kind="stable"):
+        steps = min(int(top[item] - counts[item]), left // int(prices[item]))
+        counts[item] += steps
+        left -= steps * int(prices[item])
+    return counts
 
 
 def round_equal_price(objective, step, low, high, steps):
@@ -203,46 +245,20 @@ def round_equal_price(objective, step, low, high, steps):
 
     low, high: bounds in steps. Exact for any separable convex objective; equal gains go to the earlier layer.
     """
-    counts = _below_threshold(objective, step, low, high, steps)
-    left = steps - int(counts.sum())
-    gains = objective.gain(counts * float(step), step)
-    heap = [(-gains[i], i) for i in range(len(counts)) if counts[i] < high[i]]
-    heapq.heapify(heap)
-    while left > 0 and heap:
-        _, layer = heapq.heappop(heap)
-        counts[layer] += 1
-        left -= 1
-        if counts[layer] < high[layer]:
-            gain = objective.gain(counts * float(step), step)[layer]
-            heapq.heappush(heap, (-gain, layer))
-    return counts
-
-
-def _below_threshold(objective, step, low, high, steps):
-    """Counts after all steps whose gain exceeds some threshold: a part of the greedy order, and nearly all of it."""
     high = np.minimum(high, low + max(steps - int(low.sum()), 0))
-    first = objective.gain(low * float(step), step)
-    last = objective.gain(np.maximum(high - 1, low) * float(step), step)
-    bottom, top = float(last.min()) - 1.0, float(first.max())
-    best = low.copy()  # no gain exceeds `top`
-    for _ in range(80):
-        middle = 0.5 * (bottom + top)
-        counts = _steps_above(objective, step, low, high, middle)
-        if int(counts.sum()) > steps:
-            bottom = middle
-        else:
-            top, best = middle, counts
-            if steps - int(counts.sum()) <= len(low):
-                break
-    return best
+
+    def gain(counts):
+        return objective.gain(counts * float(step), step)
+
+    sure, possible, threshold = split(gain, low, high, lambda counts: _total(counts) <= steps)
+    if sure is possible:
+        return sure
+    slack = objective.slack(step)
+    if slack:
+        sure, possible = widen(gain, low, high, sure, possible, threshold, slack)
+    return hand_out(sure, possible, steps - int(sure.sum()))
 
 
-def _steps_above(objective, step, low, high, threshold):
-    """`low` plus the number of steps that gain more than `threshold`, layer by layer (vectorised binary search)."""
-    start, end = low.copy(), high.copy()
-    while (start < end).any():
-        middle = (start + end) // 2
-        open_to = start < end
-        more = (objective.gain(middle * float(step), step) > threshold) & open_to
-        start, end = np.where(more, middle + 1, start), np.where(open_to & ~more, middle, end)
-    return start
+def _total(counts):
+    """The sum of `counts`, exact up to 2^62 and infinite beyond."""
+    return int(counts.sum()) if counts.sum(dtype=np.float64) < 2.0**62 else math.inf

@@ -33,6 +33,10 @@ class Surrogate:
         """How much each layer's term falls when its width grows by `step`; formed without cancellation."""
         return -self.value(widths) * np.expm1(-self.exponent * np.log1p(step / widths))
 
+    def slack(self, step):
+        """Gains no further apart than this are equal: none but equal ones."""
+        return 0.0
+
 
 def per_layer(what, values, layers, minimum=0.0, strict=False):
     """`values`, one number or one a layer, as float64 of shape (layers,); bad numbers are refused by their layer."""
