@@ -1,17 +1,16 @@
 """`allocate`: from a schedule's name to integer widths under an exact budget."""
 
 import math
-import numbers
 
 import numpy as np
 
 from geowidth import records
 from geowidth.allocate.cost import UNITS, TableCost, linear_cost
 from geowidth.allocate.frame import Frame
-from geowidth.allocate.problem import Problem, count_layers, load_work, whole_number
+from geowidth.allocate.problem import Problem, count_layers, file_path, load_work, whole_number
 from geowidth.allocate.schedule import Schedule
 from geowidth.allocate.schedules import CONTROLS, find_rule, schedule_names
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, number, shown
 
 
 def allocate(
@@ -57,20 +56,22 @@ def allocate(
     base_width = None if base_width is None else whole_number("base width", base_width)
     limit = None if max_distinct_widths is None else whole_number("number of different widths", max_distinct_widths)
     if isinstance(control, str) and control not in schedule_names():
-        raise UserError(f"control is {control!r}; allowed: {', '.join(CONTROLS)}")
+        raise UserError(f"control is {shown(control)}; allowed: {', '.join(CONTROLS)}")
     if control is not None:
         if "of" in options:
             raise UserError("both a control of the schedule and of=NAME came; give one of them")
         options, rule = {**options, "of": rule}, find_rule(control)
         if not rule.control:
-            raise UserError(f"control is {control!r}, a schedule of its own; give it as the schedule")
+            raise UserError(f"control is {shown(control)}, a schedule of its own; give it as the schedule")
     work = load_work(work)
     problem = Problem(count_layers(layers, work), base_width, work, seed)
     if work is not None:
         model_dimension = work.model_dimension if model_dimension is None else model_dimension
         projections = work.projections if projections is None else projections
-    sizes = {"model_dimension": model_dimension, "projections": 3 if projections is None else projections}
-    sizes["biases"] = biases
+    cost_table = _table(cost_table, model_dimension, projections)
+    if projections is None:
+        projections = 3 if cost_table is None else cost_table.facts.get("projections", 3)
+    sizes = {"model_dimension": model_dimension, "projections": projections, "biases": biases}
     costs = _costs(problem.layers, unit, *sizes.values(), cost_table)
     amount, base_width = _budget(problem, costs[0], budget)
     frame = Frame(problem, costs[0], amount, quantum * degree, floor, cap, limit)
@@ -92,11 +93,19 @@ def _costs(layers, unit, model_dimension, projections, biases, cost_table):
         return linear_cost(unit, layers, model_dimension, projections, biases), parameters
     if cost_table is None:
         raise UserError("a budget in milliseconds needs a cost table; make one with geowidth cost and give it (--cost)")
-    table = cost_table if isinstance(cost_table, TableCost) else TableCost.read(cost_table)
-    measured = table.facts.get("model_dimension")
-    if model_dimension is not None and measured is not None and np.any(np.asarray(model_dimension) != measured):
-        raise UserError(f"the cost table was measured at model dimension {measured}, not {model_dimension}")
-    return table, parameters
+    return cost_table, parameters
+
+
+def _table(cost_table, model_dimension, projections):
+    """The TableCost itself or the one in a file, or None; refuses one that was measured at other FFNs."""
+    if cost_table is None:
+        return None
+    table = cost_table if isinstance(cost_table, TableCost) else TableCost.read(file_path("cost table", cost_table))
+    for name, asked in (("model dimension", model_dimension), ("projections", projections)):
+        measured = table.facts.get(name.replace(" ", "_"))
+        if asked is not None and measured is not None and np.any(np.asarray(asked) != measured):
+            raise UserError(f"the cost table was measured at {name} {measured}, not {shown(asked)}")
+    return table
 
 
 def _budget(problem, cost, budget):
@@ -111,9 +120,7 @@ def _budget(problem, cost, budget):
         raise UserError("both a budget and a base width came; give one of them")
     if cost.unit != "milliseconds":
         return whole_number("budget", budget, minimum=0), None
-    if isinstance(budget, bool) or not isinstance(budget, numbers.Real) or not (0 < budget < math.inf):
-        raise UserError(f"budget is {budget!r} milliseconds; allowed: finite numbers above 0")
-    return float(budget), None
+    return number("budget in milliseconds", budget, "a finite number above 0", lambda v: 0 < v < math.inf), None
 
 
 def _schedule(frame, answer, base_width, parameters, sizes):

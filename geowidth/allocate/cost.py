@@ -6,21 +6,29 @@ import numpy as np
 
 from geowidth import records
 from geowidth.allocate.surrogate import per_layer
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, positive, shown
+from geowidth.errors import whole as whole_number
 
 LINEAR_UNITS = ("width", "parameters", "flops")
 UNITS = (*LINEAR_UNITS, "milliseconds")
 KIND = "geowidth.cost"
 SCHEMA = 1
+MOST_COUNTED = 2**53  # of widths, parameters, FLOPs: beyond, float64 skips whole numbers
+WIDEST_MEASURED = 2**31
 
 
 @dataclass(frozen=True)
 class LinearCost:
-    """Cost per_width_l * width_l + fixed_l of layer l; int64 arrays of shape (layers,)."""
+    """Cost per_width_l * width_l + fixed_l of layer l; int64 arrays of shape (layers,), above 0 and 0 or more."""
 
     unit: str
     per_width: np.ndarray
     fixed: np.ndarray
+
+    def __post_init__(self):
+        layers = np.size(self.per_width)
+        for name, least in (("per_width", 1), ("fixed", 0)):
+            object.__setattr__(self, name, whole(f"{name} of a cost", getattr(self, name), layers, least))
 
     def of(self, widths):
         """Each layer's cost, int64 (layers,) for integer widths."""
@@ -42,8 +50,9 @@ class LinearCost:
 class TableCost:
     """Milliseconds of one FFN forward pass by width, the same for every layer, from a table measured on a device.
 
-    widths: int64 ascending; milliseconds: float64, never falling. A width between two measured ones costs what the next
-    wider one costs, so that no estimate is below what was measured. Made by `geowidth cost`.
+    widths: int64 ascending, up to 2^31; milliseconds: float64, never falling; lists of them will do. A width between
+    two measured ones costs what the next wider one costs, so that no estimate is below what was measured. facts: how it
+    was measured. Made by `geowidth cost`.
     """
 
     widths: np.ndarray
@@ -51,6 +60,20 @@ class TableCost:
     facts: dict = field(default_factory=dict)
     unit = "milliseconds"
     equal = True
+
+    def __post_init__(self):
+        try:
+            widths, times = list(self.widths), list(self.milliseconds)
+        except TypeError as error:
+            raise UserError("a cost table needs a list of widths and one of milliseconds; measure again") from error
+        if not widths or len(widths) != len(times):
+            raise UserError(f"a cost table has {len(widths)} widths and {len(times)} times; needed: as many, 1 or more")
+        widths = [whole_number("a width of the cost table", width, 1, WIDEST_MEASURED) for width in widths]
+        times = [positive("a time of the cost table", time) for time in times]
+        object.__setattr__(self, "widths", np.array(widths, dtype=np.int64))
+        object.__setattr__(self, "milliseconds", np.array(times, dtype=np.float64))
+        if (np.diff(self.widths) <= 0).any() or (np.diff(self.milliseconds) < 0).any():
+            raise UserError("a cost table needs ascending widths with never falling times; measure again")
 
     def of(self, widths):
         """Milliseconds at each of `widths`; widths beyond the table are refused."""
@@ -75,22 +98,28 @@ class TableCost:
         """Read a cost file."""
         value = records.read_json(path, KIND, SCHEMA)
         try:
-            widths = np.asarray(value.pop("widths"), dtype=np.int64)
-            times = np.asarray(value.pop("milliseconds"), dtype=np.float64)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is not a cost table: {error}; make one with geowidth cost") from error
-        good = widths.ndim == 1 and widths.shape == times.shape and widths.size and widths[0] > 0 and times[0] > 0
-        if not good or (np.diff(widths) <= 0).any() or not (np.diff(times) >= 0).all() or not np.isfinite(times).all():
-            raise UserError(f"{path} holds no ascending widths with finite, never falling times above 0; measure again")
-        return cls(widths, times, value)
+            whole_number("model_dimension", value.get("model_dimension", 1), 1)
+            choose("projections", value.get("projections", 3), (2, 3))
+            return cls(value.pop("widths", None), value.pop("milliseconds", None), value)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
 
 
 def whole(what, values, layers, minimum=1):
     """`values`, one whole number or one a layer, as int64 of shape (layers,)."""
     array = per_layer(what, values, layers, minimum)
-    if (array != np.floor(array)).any():
-        raise UserError(f"{what} is {values!r}; allowed: whole numbers, {minimum} or more")
+    if (array != np.floor(array)).any() or (array > MOST_COUNTED).any():
+        raise UserError(f"{what} is {shown(values)}; allowed: whole numbers from {minimum} to {MOST_COUNTED}")
     return array.astype(np.int64)
+
+
+def _flags(what, values, layers):
+    """`values`, one True or False or one a layer, as bool (layers,); 0 and 1 count too."""
+    listed = values.tolist() if hasattr(values, "tolist") else values
+    listed = list(listed) if isinstance(listed, (list, tuple)) else [listed] * layers
+    if len(listed) != layers or not all(isinstance(v, (bool, int)) and v in (0, 1) for v in listed):
+        raise UserError(f"{what} is {shown(values)}; allowed: True or False, or one of them a layer")
+    return np.array(listed, dtype=bool)
 
 
 def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False):
@@ -102,6 +131,7 @@ def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False)
     not counted. `model_dimension` d, `projections` and `biases` may differ from layer to layer (lists).
     """
     choose("budget unit", unit, LINEAR_UNITS)
+    layers = whole_number("layers", layers, 1)
     ones = np.ones(layers, dtype=np.int64)
     if unit == "width":
         return LinearCost(unit, ones, 0 * ones)
@@ -110,7 +140,7 @@ def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False)
     dimension = whole("model dimension", model_dimension, layers)
     matrices = whole("projections", projections, layers)
     if not np.isin(matrices, (2, 3)).all():
-        raise UserError(f"projections is {projections!r}; allowed: 2 (up, down) or 3 (gate, up, down)")
-    bias = whole("biases", biases, layers, minimum=0) > 0
+        raise UserError(f"projections is {shown(projections)}; allowed: 2 (up, down) or 3 (gate, up, down)")
+    bias = _flags("biases", biases, layers)
     weights, hidden, out = matrices * dimension, bias * (matrices - 1), bias * dimension
     return LinearCost(unit, weights + hidden if unit == "parameters" else 2 * weights + hidden, out)

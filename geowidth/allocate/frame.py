@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from geowidth.allocate import solve
-from geowidth.allocate.cost import LinearCost, TableCost
+from geowidth.allocate.cost import MOST_COUNTED, LinearCost, TableCost
 from geowidth.allocate.distinct import round_distinct
 from geowidth.allocate.problem import Problem, bound
 from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, round_widths
@@ -16,7 +16,6 @@ from geowidth.errors import UserError
 
 # The surrogate alone might starve a layer. Within these multiples of the uniform width no layer is starved or bloated.
 SURROGATE_FLOOR, SURROGATE_CAP = "0.25x", "4x"
-MOST_BUDGET = 2**53  # beyond, float64 skips whole numbers and a budget would not be kept to the last unit
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,8 @@ class Frame:
                 f"budget {self.budget} {self.cost.unit} is below {least}, what width {self.step} in every layer takes; "
                 f"feasible: {least} or more; change the budget or the quantum"
             )
-        if self.budget > MOST_BUDGET:
-            raise UserError(f"budget {self.budget} {self.cost.unit} is above {MOST_BUDGET}, the most that is counted")
+        if self.budget > MOST_COUNTED:
+            raise UserError(f"budget {self.budget} {self.cost.unit} is above {MOST_COUNTED}, the most that is counted")
         low, high = bounds_in_steps(floor, cap, self.step)
         check_affordable(self.cost, self.budget, low, high, cap, self.step)
         lowest = low * float(self.step)

@@ -1,10 +1,11 @@
 """Reading the words of a command line: numbers without guesses, one line for what is wrong."""
 
-import json
 import math
 import re
 
-from geowidth.errors import UserError
+from geowidth import records
+from geowidth.allocate.problem import plain_number
+from geowidth.errors import UserError, shown
 
 
 def whole_number(flag, text, minimum=1):
@@ -12,18 +13,15 @@ def whole_number(flag, text, minimum=1):
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < minimum:
-        raise UserError(f"{flag} is {text!r}; allowed: whole numbers in digits, {minimum} or more")
+        raise UserError(f"{flag} is {shown(text)}; allowed: whole numbers in digits, {minimum} or more")
     return int(text)
 
 
 def number(flag, text, others=""):
-    """`text` as a finite float. others: what else is allowed, for the message."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{flag} is {text!r}; allowed: {others}finite numbers")
+    """`text` as a finite float, in plain digits. others: what else is allowed, for the message."""
+    value = plain_number(text)
+    if value is None or not math.isfinite(value):
+        raise UserError(f"{flag} is {shown(text)}; allowed: {others}finite numbers")
     return value
 
 
@@ -47,6 +45,7 @@ def named_numbers(flag, text):
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise UserError(f"{flag} has {word!r}; allowed: NAME=NUMBER, several separated by commas")
+        _once(flag, name.strip(), pairs)
         pairs[name.strip()] = number(flag, value)
     return pairs
 
@@ -58,8 +57,14 @@ def schedule_options(flag, words):
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise UserError(f"{flag} is {word!r}; allowed: NAME=VALUE")
+        _once(flag, name, pairs)
         try:
-            pairs[name] = json.loads(value, parse_constant=lambda constant: number(flag, constant))
-        except json.JSONDecodeError:
+            pairs[name] = records.loads(value)
+        except ValueError:
             pairs[name] = value
     return pairs
+
+
+def _once(flag, name, pairs):
+    if name in pairs:
+        raise UserError(f"{flag} gives {name} twice; give it once")

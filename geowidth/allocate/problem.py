@@ -1,11 +1,14 @@
 """Problem: what a schedule rule is given to decide the widths of."""
 
+import os
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from geowidth.allocate.cost import MOST_COUNTED
 from geowidth.allocate.surrogate import per_layer
-from geowidth.errors import UserError, whole
+from geowidth.errors import UserError, shown, whole
 
 MOST_LAYERS = 100_000
 
@@ -23,6 +26,12 @@ class Problem:
     work: object = None
     seed: int = 0
 
+    def __post_init__(self):
+        object.__setattr__(self, "layers", whole("layers", self.layers, 1, MOST_LAYERS))
+        if self.base_width is not None:
+            object.__setattr__(self, "base_width", whole("base width", self.base_width, 1, MOST_COUNTED))
+        object.__setattr__(self, "seed", whole("seed", self.seed, 0))
+
     @property
     def depth(self):
         """Each layer's place between 0 (first) and 1 (last), float64 (layers,); a single layer is in the middle."""
@@ -35,12 +44,20 @@ def load_work(work):
         return work
     from geowidth.measure.profile import WorkProfile
 
-    return WorkProfile.read(work)
+    return WorkProfile.read(file_path("work", work))
+
+
+def file_path(what, value):
+    """`value` if it is the path of a file, a text or a path object; anything else is refused."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise UserError(f"{what} is {shown(value)}; give the path of a file")
+    return value
 
 
 def whole_number(what, value, minimum=1):
-    """`value` as an int of at least `minimum`, whole floats such as 1e6 included; anything else is refused."""
-    return whole(what, int(value) if isinstance(value, float) and value.is_integer() else value, minimum)
+    """`value` as an int from `minimum` to 2^53, whole floats such as 1e6 included; anything else is refused."""
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
+    return whole(what, value, minimum, MOST_COUNTED)
 
 
 def count_layers(layers, work):
@@ -49,11 +66,18 @@ def count_layers(layers, work):
     if layers is None and measured is None:
         raise UserError("the number of layers is missing; give layers (--layers) or a work profile (--work)")
     layers = None if layers is None else whole_number("layers", layers)
-    if layers is not None and layers > MOST_LAYERS:
-        raise UserError(f"layers is {layers}; allowed: 1 to {MOST_LAYERS}")
+    for count in (layers, measured):
+        if count is not None and count > MOST_LAYERS:
+            raise UserError(f"layers is {count}; allowed: 1 to {MOST_LAYERS}")
     if layers is not None and measured is not None and layers != measured:
         raise UserError(f"layers is {layers} but the work profile has {measured}; leave layers out or measure again")
     return layers if measured is None else measured
+
+
+def plain_number(text):
+    """The float that `text` spells in plain decimal digits, as in 12, 0.5 or 1e-3; None for any other spelling."""
+    plain = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text)
+    return float(text) if plain else None
 
 
 def bound(what, value, layers, base_width, default):
@@ -61,11 +85,8 @@ def bound(what, value, layers, base_width, default):
     if value is None:
         return np.full(layers, float(default))
     if isinstance(value, str):
-        try:
-            number = float(value.removesuffix("x"))
-        except ValueError as error:
-            raise UserError(
-                f"{what} is {value!r}; allowed: a width such as 64, or one in bases such as 0.5x"
-            ) from error
-        value = number * base_width if value.endswith("x") else number
+        found = plain_number(value.removesuffix("x"))
+        if found is None:
+            raise UserError(f"{what} is {shown(value)}; allowed: a width such as 64, or one in bases such as 0.5x")
+        value = found * base_width if value.endswith("x") else found
     return per_layer(what, value, layers, strict=True)

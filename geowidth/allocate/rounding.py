@@ -10,15 +10,16 @@ does; otherwise to the nearest multiples that do not exceed the budget and leave
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from geowidth.allocate.cost import MOST_COUNTED
 from geowidth.allocate.knapsack import TOLERANCE, choose_within, summed
+from geowidth.allocate.surrogate import per_layer
 from geowidth.allocate.thresholds import hand_out, split, widen
 from geowidth.errors import UserError, whole
 
-MOST_BUDGET = 2**53  # beyond, float64 skips whole numbers and a budget would not be kept to the last unit
 _FIRST_REACH = 8  # steps on each side of the relaxed optimum that are looked at first
 _MOST_CHOICES = 2**18  # widths of all layers together that one knapsack takes in
 
@@ -88,10 +89,15 @@ class Tied:
         return np.bincount(self.labels, self.objective.gain(widths[self.labels], step), self.size)
 
 
+def check_bounds(floor, cap, layers):
+    """(floor, cap) as float64 (layers,), from one number each or one a layer; a cap may be infinite."""
+    return per_layer("floor", floor, layers), per_layer("cap", cap, layers, most=np.inf)
+
+
 def bounds_in_steps(floor, cap, step):
     """(lowest, highest) numbers of steps, int64 (layers,); refuses a step of which no multiple lies within bounds."""
     low = np.maximum(np.ceil(_snapped(floor / step)), 1.0)
-    high = np.floor(_snapped(np.minimum(cap, MOST_BUDGET) / step))
+    high = np.floor(_snapped(np.minimum(cap, MOST_COUNTED) / step))
     bad = np.flatnonzero(~(low <= high))
     if bad.size:
         layer = int(bad[0])
@@ -132,9 +138,8 @@ def round_widths(objective, cost, budget, floor, cap, step, tied=None, near=None
 
     Returns a Rounding. `exact` and `lower` hold up to 1e-12 of the objective, or of the distances that Closest squares.
     """
-    budget, step = whole("budget", budget, 0), whole("quantum", step, 1)
-    if max(budget, step) > MOST_BUDGET:
-        raise UserError(f"budget {budget} and quantum {step} came; allowed: up to {MOST_BUDGET}, the most counted")
+    budget, step = whole("budget", budget, 0, MOST_COUNTED), whole("quantum", step, 1, MOST_COUNTED)
+    floor, cap = check_bounds(floor, cap, objective.size)
     low, high = bounds_in_steps(floor, cap, step)
     check_affordable(cost, budget, low, high, cap, step)
     price, room = cost.per_width * step, budget - cost.total(low, step)
@@ -204,30 +209,34 @@ def _windowed(objective, prices, room, bottom, top, step):
     Where that would take more than _MOST_CHOICES, the best found comes with the relaxation's bound.
     """
     centre, price, lower = relaxed_counts(objective, prices, room, bottom, top, step)
-    reach = max(1, min(_FIRST_REACH, _MOST_CHOICES // (2 * len(prices))))
+    reach, rows = max(1, min(_FIRST_REACH, _MOST_CHOICES // (2 * len(prices)))), np.arange(len(prices))
     while True:
         first, last = np.maximum(bottom, centre - reach), np.minimum(top, centre + reach)
-        grid = first[:, None] + np.arange(int((last - first).max()) + 1)
-        table = np.stack([objective.value(column * float(step)) for column in grid.T], axis=1)
-        table[grid > last[:, None]] = np.inf
+        grid, table = _table(objective, first, last, step)
         costs = (grid - bottom[:, None]) * prices[:, None].astype(np.float64)
         choice = choose_within(list(costs), list(table), room)
-        widths = grid[np.arange(len(grid)), choice.picks]
-        if choice.value - lower <= TOLERANCE * np.abs(objective.value(widths * float(step))).sum():
-            return Rounding(widths, choice.value, choice.value, True)
+        found = Rounding(grid[rows, choice.picks], choice.value, min(lower, choice.value), False)
+        gap = choice.value - lower
         reduced = table + price * costs
-        reduced -= reduced[np.arange(len(grid)), centre - first][:, None]
-        ends = reduced[:, 0], reduced[np.arange(len(grid)), last - first]
-        outside = ((first > bottom) & (ends[0] <= choice.value - lower)) | (
-            (last < top) & (ends[1] <= choice.value - lower)
+        reduced -= reduced[rows, centre - first][:, None]
+        low_open, high_open = (
+            (first > bottom) & (reduced[:, 0] <= gap),
+            (last < top) & (reduced[rows, last - first] <= gap),
         )
-        if not outside.any():
-            return Rounding(
-                widths, choice.value, choice.value if choice.exact else min(lower, choice.value), choice.exact
-            )
+        open_to = low_open | high_open
+        if gap <= TOLERANCE * np.abs(table[rows, choice.picks]).sum() or (choice.exact and not open_to.any()):
+            return replace(found, lower=choice.value, exact=True)
         reach *= 4
-        if reach * 2 * len(prices) > _MOST_CHOICES:
-            return Rounding(widths, choice.value, min(lower, choice.value), False)
+        if not open_to.any() or reach * 2 * len(prices) > _MOST_CHOICES:
+            return found
+
+
+def _table(objective, first, last, step):
+    """(counts, their values): (items, choices) int64 and float64, the values beyond `last` infinite."""
+    grid = first[:, None] + np.arange(int((last - first).max()) + 1)
+    table = np.stack([objective.value(column * float(step)) for column in grid.T], axis=1)
+    table[grid > last[:, None]] = np.inf
+    return grid, table
 
 
 def _fill(counts, prices, left, top):

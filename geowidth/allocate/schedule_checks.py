@@ -3,19 +3,18 @@
 import math
 import numbers
 
-from geowidth.allocate.cost import UNITS, linear_cost
+from geowidth.allocate.cost import MOST_COUNTED, UNITS, linear_cost
 from geowidth.errors import UserError, choose, whole
 
-MOST_WIDTH = 2**53  # beyond, float64 skips whole numbers
 TIME_SLACK = 1e-9  # sums of the same times in another order differ in the last digits
 
 
 def check_schedule(schedule):
     """Refuse a Schedule whose fields are of the wrong type or contradict its widths."""
     what = f"schedule {schedule.name!r}"
-    too_wide = next((w for w in schedule.widths if w > MOST_WIDTH), None)
+    too_wide = next((w for w in schedule.widths if w > MOST_COUNTED), None)
     if too_wide is not None:
-        raise UserError(f"{what} has a width above {MOST_WIDTH}, the most that is counted")
+        raise UserError(f"{what} has a width above {MOST_COUNTED}, the most that is counted")
     if schedule.base_width is not None:
         whole(f"base_width of {what}", schedule.base_width, 1)
     quantum = whole(f"quantum of {what}", schedule.quantum, 1)

@@ -10,15 +10,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geowidth.errors import UserError
+from geowidth.errors import UserError, shown
+
+_MOST_FLOAT = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
 class Surrogate:
-    """sum_l coefficient_l * width_l ** -exponent_l, both float64 of shape (layers,)."""
+    """sum_l coefficient_l * width_l ** -exponent_l, both float64 of shape (layers,).
+
+    Coefficients are finite, 0 or more, and so is their sum; exponents are finite and above 0; UserError otherwise.
+    """
 
     coefficient: np.ndarray
     exponent: np.ndarray
+
+    def __post_init__(self):
+        layers = np.size(self.coefficient)
+        object.__setattr__(self, "coefficient", per_layer("coefficient", self.coefficient, layers))
+        object.__setattr__(self, "exponent", per_layer("exponent", self.exponent, layers, strict=True))
+        with np.errstate(over="ignore"):
+            total = self.coefficient.sum()
+        if not layers or not np.isfinite(total):
+            raise UserError(f"the {layers} coefficients add up to {total}; a finite sum of one or more is needed")
 
     @property
     def size(self):
@@ -38,22 +52,35 @@ class Surrogate:
         return 0.0
 
 
-def per_layer(what, values, layers, minimum=0.0, strict=False):
-    """`values`, one number or one a layer, as float64 of shape (layers,); bad numbers are refused by their layer."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{what} is {values!r}; give one number or a list with one number a layer") from error
+def per_layer(what, values, layers, minimum=0.0, strict=False, most=_MOST_FLOAT):
+    """`values`, one number or one a layer, as float64 of shape (layers,); bad numbers are refused by their layer.
+
+    Numbers above `most` are refused, those below `minimum` too, with `strict` also `minimum` itself.
+    """
+    array = _floats(what, values)
     if array.ndim == 0:
         array = np.full(layers, array)
     if array.ndim != 1 or len(array) != layers:
         raise UserError(f"{what} has {array.size} numbers for {layers} layers; give one number or one a layer")
-    wrong = ~np.isfinite(array) | ((array <= minimum) if strict else (array < minimum))
+    wrong = ~((array > minimum if strict else array >= minimum) & (array <= most))
     if wrong.any():
         layer = int(np.flatnonzero(wrong)[0])
         bound = f"above {minimum:g}" if strict else f"{minimum:g} or more"
-        raise UserError(f"{what} of layer {layer} is {array[layer]}; allowed: finite numbers, {bound}")
+        finite = "numbers" if np.isinf(most) else "finite numbers"
+        raise UserError(f"{what} of layer {layer} is {array[layer]}; allowed: {finite}, {bound}")
     return array
+
+
+def _floats(what, values):
+    """`values` as a float64 array of its own, if it is a real number or a list, array or tensor of real numbers."""
+    listed = values if isinstance(values, (list, tuple)) else [values]
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "iuf" or any(isinstance(value, (bool, str)) for value in listed):
+            raise TypeError
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise UserError(f"{what} is {shown(values)}; give one number or a list with one number a layer") from error
 
 
 def smooth(work):
@@ -72,7 +99,9 @@ def exponents(exponent, layers, dimension=None, smoothness=1.0):
     if not isinstance(exponent, str):
         return per_layer("exponent", exponent, layers, strict=True)
     if exponent != "dimension":
-        raise UserError(f"exponent is {exponent!r}; allowed: 'dimension', 'fitted', a number above 0, or one a layer")
+        raise UserError(
+            f"exponent is {shown(exponent)}; allowed: 'dimension', 'fitted', a number above 0, or one a layer"
+        )
     if dimension is None:
         raise UserError("exponent 'dimension' needs a work profile with intrinsic dimensions; give a number instead")
     smoothness = per_layer("smoothness", smoothness, 1, strict=True)[0]
@@ -81,7 +110,7 @@ def exponents(exponent, layers, dimension=None, smoothness=1.0):
 
 def calibrated_surrogate(difficulty, reference_widths, exponent):
     """The surrogate that equals `difficulty` e_l at the reference widths w0_l: c_l = e_l w0_l^(a_l)."""
-    layers = len(difficulty)
+    layers = np.size(difficulty)
     difficulty = per_layer("work", difficulty, layers)
     widths = per_layer("reference width", reference_widths, layers, strict=True)
     exponent = per_layer("exponent", exponent, layers, strict=True)

@@ -232,7 +232,7 @@ def test_damaged_schedules_are_refused(tmp_path, change, words):
         ({"layers": 3, "budget": 0.1, "cost_table": table()}, "below 0.3, what the narrowest measured width takes"),
         ({"layers": 3, "budget": 0.4, "cost_table": table(), "floor": 500}, "below the floors; feasible: 1.5 to 3"),
         ({"layers": 3, "budget": 3.1, "cost_table": table()}, "above the caps or the widest measured width"),
-        ({"layers": 3, "budget": float("nan"), "cost_table": table()}, "budget is nan milliseconds"),
+        ({"layers": 3, "budget": float("nan"), "cost_table": table()}, "budget in milliseconds is nan"),
         ({"layers": 3, "budget": 10.5}, "budget is 10.5; allowed: whole numbers"),
         ({"layers": 3, "base_width": 8, "model_dimension": 64, "projections": 4}, "projections is 4"),
         ({"layers": 3, "base_width": 8, "model_dimension": [64, 64]}, "2 numbers for 3 layers"),

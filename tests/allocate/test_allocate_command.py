@@ -92,14 +92,17 @@ GOOD = ["--schedule", "cosine", "--layers", "4", "--base", "64"]
         ([*GOOD, "--multiple", "1.0"], "--multiple is '1.0'"),
         ([*GOOD, "--multiple", "128"], "feasible: 512 or more"),
         (["--layers", "999999999999", "--base", "64", "--schedule", "uniform"], "allowed: 1 to 100000"),
-        (["--layers", "4", "--base", "99999999999999999", "--schedule", "uniform"], "the most that is counted"),
+        (
+            ["--layers", "4", "--base", "99999999999999999", "--schedule", "uniform"],
+            "base width is 99999999999999999; allowed",
+        ),
         ([*GOOD, "--control", "mirrored"], "control is 'mirrored'; allowed: reversed, permuted, sorted, inverse"),
         ([*GOOD, "--floor", "NaN"], "--floor is 'NaN'"),
         ([*GOOD, "--floor=-3"], "floor of layer 0 is -3"),
         ([*GOOD, "--unit", "watts"], "budget unit is 'watts'"),
         ([*GOOD, "--option", "start"], "--option is 'start'; allowed: NAME=VALUE"),
         ([*GOOD, "--option", "start=wide"], "start is 'wide'"),
-        ([*GOOD, "--option", "start=NaN"], "--option is 'NaN'"),
+        ([*GOOD, "--option", "start=NaN"], "start is 'NaN'"),
         ([*GOOD, "--option", "begin=1"], "no option 'begin'"),
         ([*GOOD, "--option", "quantum=16"], "--option quantum is no option of a schedule"),
         ([*GOOD, "--option", "schedule=linear"], "--option schedule is no option of a schedule"),
@@ -157,7 +160,7 @@ def test_cost_table_end_to_end(capsys, tmp_path):
     assert value["device"] == "cpu" and value["dtype"] == "float32" and value["pass"] == "forward"
     code, lines, _ = call(capsys, "--schedule", "uniform", "--layers", 3, "--base", 32, "--multiple", 8, "--cost", out)
     assert code == 0 and "milliseconds" in lines[1]
-    budget = 3.5 * value["milliseconds"][-1]
+    budget = 4 * value["milliseconds"][-1]
     code, lines, _ = call(
         capsys, "--schedule", "linear", "--layers", 4, "--budget", budget, "--multiple", 8, "--cost", out
     )

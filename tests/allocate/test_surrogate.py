@@ -41,7 +41,7 @@ def test_exponents_from_dimension_number_and_list():
         ((0.0, 2), "above 0"),
         (([0.1, np.inf], 2), "layer 1 is inf"),
         (([0.1, 0.2, 0.3], 2), "3 numbers for 2 layers"),
-        ((None, 2), "layer 0 is nan"),
+        ((None, 2), "exponent is None; give one number"),
         (([[1.0], [2.0]], 2), "2 numbers for 2 layers"),
         (({"a": 1}, 2), "give one number"),
     ],

@@ -18,7 +18,7 @@ from importlib import import_module
 import numpy as np
 
 from geowidth.allocate.surrogate import Surrogate
-from geowidth.errors import UserError
+from geowidth.errors import UserError, shown
 
 GROUP = "geowidth.schedules"
 CONTROLS = ("reversed", "permuted", "sorted", "inverse")
@@ -105,10 +105,12 @@ def find_rule(name):
     """The Rule called `name`, or `name` itself if it is one; an unknown name is refused with the list of known ones."""
     if isinstance(name, Rule):
         return name
+    if not isinstance(name, str):
+        raise UserError(f"schedule is {shown(name)}; allowed: {', '.join(schedule_names())}")
     if name in BUILT_IN:
         return import_module(f"{__name__}.{name}").RULE
     if name not in _plug_ins():
-        raise UserError(f"schedule is {name!r}; allowed: {', '.join(schedule_names())}")
+        raise UserError(f"schedule is {shown(name)}; allowed: {', '.join(schedule_names())}")
     try:
         found = _plug_ins()[name].load()
     except Exception as error:  # a plug-in may fail in any way; which one it was must be said

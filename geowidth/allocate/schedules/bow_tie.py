@@ -7,8 +7,7 @@ here the residual stream keeps its width and only the FFN follows the profile.
 import numpy as np
 
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.schedules.ends import positive
-from geowidth.errors import UserError
+from geowidth.errors import UserError, positive
 
 
 def bow_tie(problem, *, edge=1.5, middle=0.5, waist=0.5):

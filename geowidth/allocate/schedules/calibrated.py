@@ -2,16 +2,17 @@
 
 import numpy as np
 
+from geowidth.allocate.problem import file_path
 from geowidth.allocate.schedules import Optimum, Rule
 from geowidth.allocate.surrogate import calibrated_surrogate
-from geowidth.errors import UserError
+from geowidth.errors import UserError, flag
 
 
 def read_calibration(path, layers):
     """The Calibration in a file, for that many layers."""
     from geowidth.diagnose.calibration import Calibration
 
-    found = Calibration.read(path)
+    found = Calibration.read(file_path("calibration", path))
     if len(found.widths) != layers:
         raise UserError(f"calibration {path} has {len(found.widths)} layers, {layers} are asked for")
     return found
@@ -29,8 +30,7 @@ def calibrated(problem, *, calibration, shared=True):
     calibration: path of calibration.json. Layers whose loss did not fall with their width have no difficulty and get
     the floor, which the notes say.
     """
-    if not isinstance(shared, bool):
-        raise UserError(f"shared is {shared!r}; allowed: true or false")
+    shared = flag("shared", shared)
     found = read_calibration(calibration, problem.layers)
     fitted = found.shared["difficulty"] if shared else found.difficulty
     rate = np.full(problem.layers, found.shared["exponent"]) if shared else np.array(found.exponents)

@@ -7,7 +7,7 @@ Source: Baroian, Notebomer, "Crown, Frame, Reverse: Layer-Wise Scaling Variants 
 import numpy as np
 
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.schedules.ends import positive
+from geowidth.errors import positive
 
 
 def crown(problem, *, first=0.5, middle=1.5, last=0.5):

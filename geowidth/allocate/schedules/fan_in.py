@@ -8,7 +8,7 @@ import numpy as np
 
 from geowidth.allocate.schedules import Rule, Shape
 from geowidth.allocate.surrogate import per_layer
-from geowidth.errors import UserError
+from geowidth.errors import UserError, flag
 
 
 def fan_in(problem, *, supervised=False, head_weights=None):
@@ -18,8 +18,7 @@ def fan_in(problem, *, supervised=False, head_weights=None):
     """
     layers = problem.layers
     if head_weights is None:
-        if not isinstance(supervised, bool):
-            raise UserError(f"supervised is {supervised!r}; allowed: true or false")
+        supervised = flag("supervised", supervised)
         head_weights = np.ones(layers) if supervised else np.eye(layers)[-1]
     weights = per_layer("head weight", head_weights, layers)
     if not weights[-1] > 0:

@@ -8,7 +8,7 @@ import numpy as np
 
 from geowidth.allocate.problem import whole_number
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.schedules.ends import positive
+from geowidth.errors import positive
 
 
 def framed(problem, *, low=0.5, high=1.5, frame=1):

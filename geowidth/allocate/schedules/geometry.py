@@ -11,7 +11,7 @@ from geowidth import records
 from geowidth.allocate.schedules import Optimum, Rule
 from geowidth.allocate.schedules.calibrated import read_calibration, undetermined_notes
 from geowidth.allocate.surrogate import calibrated_surrogate, exponents, per_layer, smooth
-from geowidth.errors import UserError
+from geowidth.errors import UserError, flag
 
 
 def signal(work, name):
@@ -69,8 +69,7 @@ def geometry(
     if work is None:
         raise UserError("schedule 'geometry' needs a work profile; give --work work.json (made by geowidth measure)")
     raw = mix(work, mixture) if mixture is not None else signal(work, f"{geometry}/{statistic}")
-    if not isinstance(smoothing, bool):
-        raise UserError(f"smoothing is {smoothing!r}; allowed: true or false")
+    smoothing = flag("smoothing", smoothing)
     difficulty = smooth(raw) if smoothing else raw
     if sensitivity is not None:
         difficulty = difficulty * per_layer("sensitivity", read_sensitivity(sensitivity), problem.layers)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.schedules.ends import positive
+from geowidth.errors import positive
 
 
 def groups(problem, *, early=1.5, middle=1.0, late=0.5):

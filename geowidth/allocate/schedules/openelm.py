@@ -5,7 +5,7 @@ Source: Mehta et al., "OpenELM: An Efficient Language Model Family with Open Tra
 """
 
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.schedules.ends import positive
+from geowidth.errors import positive
 
 
 def openelm(problem, *, beta_first=0.5, beta_last=4.0):

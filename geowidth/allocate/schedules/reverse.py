@@ -5,7 +5,7 @@ Source: Baroian, Notebomer, "Crown, Frame, Reverse: Layer-Wise Scaling Variants 
 """
 
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.schedules.ends import positive
+from geowidth.errors import positive
 
 
 def reverse(problem, *, beta_first=4.0, beta_last=0.5):

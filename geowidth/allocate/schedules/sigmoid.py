@@ -3,7 +3,8 @@
 import numpy as np
 
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.schedules.ends import check_ends, positive
+from geowidth.allocate.schedules.ends import check_ends
+from geowidth.errors import positive
 
 
 def sigmoid(problem, *, start=1.5, end=0.5, sharpness=10.0):

@@ -3,13 +3,12 @@
 import numpy as np
 
 from geowidth.allocate.schedules import Rule
-from geowidth.errors import UserError
+from geowidth.errors import flag
 
 
 def in_order(widths, problem, *, rising=False):
     """The widths from widest to narrowest, or the other way round with `rising`."""
-    if not isinstance(rising, bool):
-        raise UserError(f"rising is {rising!r}; allowed: true or false")
+    rising = flag("rising", rising)
     return np.sort(widths) if rising else np.sort(widths)[::-1]
 
 
