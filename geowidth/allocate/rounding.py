@@ -21,7 +21,7 @@ from geowidth.allocate.thresholds import hand_out, split, widen
 from geowidth.errors import UserError, whole
 
 _FIRST_REACH = 8  # steps on each side of the relaxed optimum that are looked at first
-_MOST_CHOICES = 2**18  # widths of all layers together that one knapsack takes in
+_MOST_CHOICES = 2**16  # widths of all layers together that one knapsack takes in
 
 
 @dataclass(frozen=True)
