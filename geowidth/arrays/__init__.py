@@ -9,8 +9,11 @@ __all__ = ["check_array_output", "load_array", "save_array"]
 
 
 def load_array(path, axes=2):
-    """The numeric array of a .npy file with `axes` axes; nothing is ever unpickled. UserError for anything else."""
-    array = read_npy(path)
-    if array.ndim != axes or array.dtype.kind not in "biuf":
-        raise UserError(f"{path} holds {array.dtype} of shape {array.shape}; allowed: {axes} axes of real numbers")
-    return array
+    """The array of a .npy file with `axes` axes, as geowidth.inputs makes it: float16, float32 or float64 in this
+    machine's byte order. Nothing is ever unpickled. UserError for anything else."""
+    found = read_npy(path)
+    if found.ndim != axes or found.dtype.kind not in "biuf":
+        raise UserError(f"{path} holds {found.dtype} of shape {found.shape}; allowed: {axes} axes of real numbers")
+    from geowidth import inputs
+
+    return inputs.array(path, found)

@@ -39,18 +39,7 @@ def run(arguments):
     with filling(arguments.out, shape, dtype) as matrix:
         options = {"geometry": arguments.geometry, "radius": radius}
         if matrix.size:
-            pairwise_distances(_plain(x), _plain(y), **options, out=matrix)
+            pairwise_distances(x, y, **options, out=matrix)
         else:  # checked all the same
-            pairwise_distances(_plain(x), _plain(y), **options)
+            pairwise_distances(x, y, **options)
     print(f"{arguments.geometry} distances {shape[0]} x {shape[1]}, {np.dtype(dtype)}: {arguments.out}")
-
-
-def _plain(array):
-    """The array as a tensor; byte orders and unsigned types that torch lacks are widened first."""
-    import torch
-
-    if array is None:
-        return None
-    if array.dtype.kind in "iub":
-        array = array.astype(np.float64)
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
