@@ -26,15 +26,16 @@ INTEGERS = (
 ALLOWED = "float16, bfloat16, float32, float64, integers, bool"
 
 
-def tensor(name, value, axes=None):
+def tensor(name, value, axes=None, dispatched=False):
     """`value` as a strided tensor of one of FLOATS. A tensor keeps its device and its gradient, all else is on the CPU.
 
-    name   of the argument, for messages
-    axes   names of the axes, as ("n", "d"): as many are needed; None for any number
+    name         of the argument, for messages
+    axes         names of the axes, as ("n", "d"): as many are needed; None for any number
+    dispatched   see `dense`
     """
     if not isinstance(value, torch.Tensor):
         value = _from_other(name, value)
-    made = _widened(name, dense(name, value))
+    made = _widened(name, dense(name, value, dispatched))
     if axes is not None and made.ndim != len(axes):
         raise UserError(f"{name} has shape {tuple(made.shape)}; needed: {len(axes)} axes ({', '.join(axes)})")
     return made
@@ -54,12 +55,44 @@ def array(name, value, axes=None):
     return (made.float() if made.dtype == torch.bfloat16 else made).numpy()
 
 
-def dense(name, value):
-    """The tensor `value` if its numbers lie in memory as they read, else a UserError that says what it is."""
-    for wrong, words in _AGAINST:
-        if wrong(value):
-            raise UserError(f"{name} is {words(value)}")
+def floating(name, value, dispatched=False):
+    """`value` if it is a tensor of one of FLOATS whose numbers lie in memory as they read, else a UserError."""
+    if not isinstance(value, torch.Tensor):
+        raise UserError(f"{name} is {type(value).__name__}; needed: a tensor")
+    if value.dtype not in FLOATS:
+        raise UserError(f"{name} is {short(value.dtype)}; allowed: {', '.join(map(short, FLOATS))}")
+    return dense(name, value, dispatched)
+
+
+def dense(name, value, dispatched=False):
+    """The tensor `value` if its numbers lie in memory as they read, else a UserError that says what it is.
+
+    dispatched   whether torch's dispatcher will see it: types that compute in Python (fake, distributed) may come then
+    """
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        _refuse_type(name, value, dispatched)
+    if value.layout != torch.strided or value.is_nested or value.is_quantized or value.is_meta:
+        raise UserError(f"{name} is {_without_numbers(value)}")
     return value if torch.compiler.is_compiling() else value.resolve_neg()
+
+
+def _refuse_type(name, value, dispatched):
+    if torch.nn.parameter.is_lazy(value):
+        raise UserError(f"{name} is not initialised; run its module once")
+    computes = type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if computes and (not dispatched or type(value).__module__.startswith("torch.masked")):
+        raise UserError(f"{name} is a {type(value).__name__}; pass a plain torch.Tensor")
+
+
+def _without_numbers(value):
+    """What a tensor is whose memory is not its numbers, and what to do."""
+    if value.is_nested:
+        return "a nested tensor; call torch.nested.to_padded_tensor, or pass its parts"
+    if value.layout != torch.strided:
+        return f"sparse ({short(value.layout)}); call .to_dense()"
+    if value.is_quantized:
+        return f"quantised ({short(value.dtype)}); call .dequantize()"
+    return "on the meta device, without numbers; pass a tensor with data"
 
 
 def short(dtype):
@@ -76,23 +109,6 @@ def refuse_entry(name, values, wrong, words):
         raise UserError(f"{name}{place} is {values[index].item()}; {words}")
 
 
-def _dispatches(value):
-    """Whether the type computes in Python: its memory, if any, is not the numbers it stands for."""
-    own = type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return own and not torch.compiler.is_compiling()
-
-
-# (whether a tensor is refused, what it is and what to do), asked in this order.
-_AGAINST = (
-    (torch.nn.parameter.is_lazy, lambda t: "not initialised; run its module once"),
-    (lambda t: t.is_nested, lambda t: "a nested tensor; call torch.nested.to_padded_tensor, or pass its parts"),
-    (lambda t: t.layout != torch.strided, lambda t: f"sparse ({short(t.layout)}); call .to_dense()"),
-    (lambda t: t.is_quantized, lambda t: f"quantised ({short(t.dtype)}); call .dequantize()"),
-    (lambda t: t.device.type == "meta", lambda t: "on the meta device, without numbers; pass a tensor with data"),
-    (_dispatches, lambda t: f"a {type(t).__name__}; pass a plain torch.Tensor"),
-)
-
-
 def _widened(name, value):
     """`value` in one of FLOATS. The conversion is torch's own, so that gradients flow back in the given dtype."""
     if value.dtype in FLOATS:
@@ -101,9 +117,15 @@ def _widened(name, value):
         hint = "; its scale lies elsewhere: widen it, times the scale" if "float8" in str(value.dtype) else ""
         raise UserError(f"{name} is {short(value.dtype)}{hint}; allowed: {ALLOWED}")
     wide = value.double()
-    if value.dtype in (torch.int64, torch.uint64) and not torch.compiler.is_compiling():
+    if value.dtype in (torch.int64, torch.uint64) and _readable(value):
         _refuse_rounded(name, value, wide)
     return wide
+
+
+def _readable(value):
+    """Whether the numbers can be looked at here: not while a graph is recorded or transformed."""
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not torch.compiler.is_compiling()
+    return plain and not torch._C._are_functorch_transforms_active()
 
 
 def _refuse_rounded(name, value, wide):

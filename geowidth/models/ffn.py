@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from geowidth.errors import whole
+from geowidth.errors import flag, whole
 from geowidth.ops.activation import activation_function, is_gated_name
 from geowidth.ops.ffn import ffn
 
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
     ):
         super().__init__()
         dimension, width = whole("dimension", dimension, 1), whole("width", width, 0)
-        gated = is_gated_name(activation) if gated is None else bool(gated)
+        gated = is_gated_name(activation) if gated is None else flag("gated", gated)
         activation_function(activation, gated)
         self.activation = activation
         self.recompute, self.backend, self.input_precision = recompute, backend, input_precision

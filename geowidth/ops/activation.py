@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from geowidth.errors import UserError
+from geowidth.errors import UserError, choose
+from geowidth.inputs import floating
 from geowidth.ops import triton_support
 from geowidth.ops.backend import Backend, Operation, native, why_not_native
 
@@ -81,11 +82,12 @@ ALIASES = {
     "relu_squared": "relu2",
 }
 GATED_ALIASES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
+NAMES = GATED_ALIASES | ALIASES
 
 
 def is_gated_name(name):
     """Whether the name alone says that a gate is there ("swiglu", "geglu", "geglu_tanh", "reglu")."""
-    return name in GATED_ALIASES
+    return isinstance(name, str) and name in GATED_ALIASES
 
 
 def activation_function(name, gated):
@@ -94,14 +96,14 @@ def activation_function(name, gated):
     name: any of the names above. gated: whether there is a gate; a GLU name without one raises UserError, as does an
     unknown name, listing the choices.
     """
+    if not isinstance(name, str) or name not in NAMES:
+        choose("activation", name, NAMES)
     if name in GATED_ALIASES:
         if not gated:
             raise UserError(
                 f"activation {name!r} needs a gate; give one, or use {GATED_ALIASES[name]!r} for a layer without"
             )
         return FUNCTIONS[GATED_ALIASES[name]]
-    if name not in ALIASES:
-        raise UserError(f"activation is {name!r}; allowed: {', '.join([*GATED_ALIASES, *ALIASES])}")
     return FUNCTIONS[ALIASES[name]]
 
 
@@ -267,13 +269,10 @@ def activate(gate, up, activation, *, backend=None):
     float32 or wider and rounded once. Differentiable, twice too. Raises UserError for unequal or unsupported inputs.
     """
     activation_function(activation, gate is not None)
-    for name, tensor in (("gate", gate), ("up", up)):
-        if tensor is None and name == "gate":
-            continue
-        if not isinstance(tensor, torch.Tensor) or tensor.dim() < 1:
-            raise UserError(f"{name} is {type(tensor).__name__}; needed: a tensor (..., width)")
-        if tensor.dtype not in SCALARS:
-            raise UserError(f"{name} has dtype {tensor.dtype}; allowed: {', '.join(map(str, SCALARS))}")
+    up = floating("up", up, dispatched=True)
+    gate = None if gate is None else floating("gate", gate, dispatched=True)
+    if up.dim() < 1:
+        raise UserError(f"up has shape {tuple(up.shape)}; needed: (..., width)")
     if gate is not None and (gate.shape, gate.dtype, gate.device) != (up.shape, up.dtype, up.device):
         raise UserError(
             f"gate is {tuple(gate.shape)} {gate.dtype} on {gate.device}, up is {tuple(up.shape)} {up.dtype} on "

@@ -84,10 +84,10 @@ def _names(geometry):
 
 
 def _checked_inputs(x, y):
-    x = inputs.tensor("x", x, ("n", "d"))
+    x = inputs.tensor("x", x, ("n", "d"), dispatched=True)
     if y is None:
         return x, None
-    y = inputs.tensor("y", y, ("m", "d"))
+    y = inputs.tensor("y", y, ("m", "d"), dispatched=True)
     if x.shape[1] != y.shape[1]:
         raise UserError(f"x is {tuple(x.shape)} and y is {tuple(y.shape)}; both need the same number of columns")
     if x.device != y.device:

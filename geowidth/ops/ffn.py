@@ -17,6 +17,7 @@ from contextlib import nullcontext
 import torch
 
 from geowidth.errors import UserError, choose
+from geowidth.inputs import floating
 from geowidth.ops import ffn_library
 from geowidth.ops.activation import SCALARS, activation_function
 from geowidth.ops.backend import why_not_native
@@ -191,9 +192,6 @@ class _Direct(torch.autograd.Function):
 
 
 def _check(tensors, activation, recompute, input_precision):
-    for name, tensor in tensors.items():
-        if tensor is not None and not isinstance(tensor, torch.Tensor):
-            raise UserError(f"{name} is {type(tensor).__name__}; needed: a tensor")
     x, gate, up, down = (tensors[name] for name in INPUTS[:4])
     activation_function(activation, gate is not None)
     choose("recompute", recompute, RECOMPUTE)
@@ -214,8 +212,6 @@ def _check(tensors, activation, recompute, input_precision):
             )
     if gate is None and tensors["gate_bias"] is not None:
         raise UserError("gate_bias came without a gate; give both or neither")
-    if x.dtype not in SCALARS:
-        raise UserError(f"x has dtype {x.dtype}; allowed: {', '.join(map(str, SCALARS))}")
     for name, tensor in tensors.items():
         if tensor is not None and (tensor.dtype != x.dtype or tensor.device != x.device):
             raise UserError(
@@ -227,13 +223,11 @@ def _check(tensors, activation, recompute, input_precision):
 def _autocast(tensors):
     """Under torch.autocast, floating inputs in its dtype (float64 stays), as the library's own products have it."""
     x = tensors["x"]
-    if not isinstance(x, torch.Tensor) or not torch.is_autocast_enabled(x.device.type):
+    if x is None or not torch.is_autocast_enabled(x.device.type):
         return tensors
     dtype = torch.get_autocast_dtype(x.device.type)
     eligible = (torch.float32, torch.bfloat16, torch.float16)
-    return {
-        name: t.to(dtype) if isinstance(t, torch.Tensor) and t.dtype in eligible else t for name, t in tensors.items()
-    }
+    return {name: t.to(dtype) if t is not None and t.dtype in eligible else t for name, t in tensors.items()}
 
 
 def ffn(
@@ -265,6 +259,7 @@ def ffn(
     twice too (the second time by plain torch). Raises UserError for shapes, dtypes, devices or names that do not fit.
     """
     tensors = dict(x=x, gate=gate, up=up, down=down, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
+    tensors = {name: t if t is None else floating(name, t, dispatched=True) for name, t in tensors.items()}
     tensors = _autocast(tensors)
     _check(tensors, activation, recompute, input_precision)
     inputs = list(tensors.values())

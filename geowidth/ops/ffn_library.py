@@ -94,6 +94,14 @@ def gradient_rows(slots, width):
     return len(slots) * padded(width) if len(slots) > 1 else len(slots) * width
 
 
+def without_padding(buffer, slots, width):
+    """A gradient buffer of `gradient_rows`, the rows after each projection set to zero: no result holds chance bits."""
+    if len(slots) > 1:
+        for row in (width, padded(width) + width):
+            buffer[row : row + padded(width) - width] = 0
+    return buffer
+
+
 @cache
 def has_native_product(dtype):
     """Whether this processor multiplies matrices of a two-byte dtype with instructions made for it."""
@@ -229,8 +237,10 @@ class _Backward:
         width, d = problem.width, problem.dimension
         self.grad_x = torch.empty_like(problem.x) if needs.x else problem.x.new_empty(0)
         self.grad_weight = self._buffer(bool(self.slots), gradient_rows(self.slots, width), d)
+        without_padding(self.grad_weight, self.slots, width)
         self.grad_down = self._buffer(needs.down, width, d)
         self.grad_bias = self._buffer(bool(self.bias_slots), gradient_rows(self.bias_slots, width))
+        without_padding(self.grad_bias, self.bias_slots, width)
 
     def _buffer(self, needed, *shape):
         shape = shape if needed else (0,)

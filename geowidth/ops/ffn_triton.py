@@ -9,7 +9,7 @@ import torch
 
 from geowidth.kernels import activation, grad_hidden, grad_input, tiles
 from geowidth.kernels import gate_up as gate_up_kernel
-from geowidth.ops.ffn_library import gradient_rows, hidden_buffer, linear, part
+from geowidth.ops.ffn_library import gradient_rows, hidden_buffer, linear, part, without_padding
 from geowidth.ops.triton_support import interpreted
 
 
@@ -96,7 +96,7 @@ def backward(problem, grad_y, g, u, needs):
     grad_bias = x.new_empty(0)
     if bias_slots:
         grad_bias = pair.sum(0) if len(bias_slots) == 1 + gated else parts[bias_slots[0]].sum(0)
-        grad_bias = grad_bias[: gradient_rows(bias_slots, width)]
+        grad_bias = without_padding(grad_bias[: gradient_rows(bias_slots, width)], bias_slots, width)
     grad_x = _input_gradient(problem, parts) if needs.x else x.new_empty(0)
     return grad_x, grad_weight, grad_down, grad_bias
 
@@ -123,8 +123,8 @@ def _weight_gradient(x, pair, parts, slots, gated):
     if not slots:
         return x.new_empty(0)
     if len(slots) == 1 + gated:  # both at once: the buffers are adjacent, so this is one product
-        total = torch.mm(pair.T, x)
-        return total if gated else total[: parts["up"].shape[1]]
+        total, width = torch.mm(pair.T, x), parts["up"].shape[1]
+        return without_padding(total, slots, width) if gated else total[:width]
     return torch.mm(parts[slots[0]].T, x)
 
 
