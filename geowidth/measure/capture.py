@@ -6,16 +6,17 @@ fails it is refused by name instead of measured wrongly. Memory is 2 * layers * 
 drawn is dropped inside the hooks.
 """
 
-import inspect
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
+from geowidth.measure import models
 from geowidth.measure.clouds import Clouds
 from geowidth.measure.families import SEQUENTIAL, family_of, site
 from geowidth.measure.precision import coarsest
-from geowidth.measure.sequences import draw_tokens, pad_batch, sequences_of, windows_of
+from geowidth.measure.sequences import check_ids, draw_tokens, pad_batch, sequences_of, token_ids, windows_of
 from geowidth.progress import Progress
 
 
@@ -36,21 +37,28 @@ def capture(
 ):
     """Run `model` over `text` and keep the states around every FFN for `tokens` drawn tokens.
 
-    model     a model of a known family (geowidth.measure.families), compiled or not, in any mode: modes are restored
+    model     a model of a known family (geowidth.measure.families), in any mode: modes are restored. It may be
+              compiled, data-parallel, hold adapters, or have its weights offloaded
     text      (length,) integer tensor, cut into windows; or a (batch, length) tensor with `mask`; or a list of
               (length,) tensors. Ideally text the model has not been trained on
     tokens    how many to draw; None keeps every token that is not skipped
     mask      (batch, length), non-zero where a real token stands: padding is never a row of a cloud
-    context   length of the windows (default: the longest sequence the model takes)
+    context   length of the windows (default: the longest sequence the model takes, at most the whole text)
     batch     sequences in a forward pass; changes nothing but memory and speed
     skip      leading positions of each sequence that are never drawn (the first is an attention sink)
     tail      closing positions of each sequence that are never drawn (an encoder's end token)
     windows   draw from this many sequences only (default: all), which saves forward passes
     family    a Family of your own, for a model that is not in the table
     returns   Clouds in the model's dtype, on the CPU
+
+    Refused before the model runs: an unknown model type, widths that cannot be told, sequences longer than the model
+    takes, token ids it does not know, weights without data.
     """
-    model = getattr(model, "_orig_mod", model)
+    _check_numbers(tokens=tokens, seed=seed, context=context, batch=batch, skip=skip, tail=tail, windows=windows)
+    model = models.unwrapped(model)
     family = family or family_of(model)
+    widths = family.widths(model)
+    models.check_data(model)
     sequences = _sequences(model, text, mask, context)
     rows, positions = draw_tokens(sequences, tokens, seed, skip, tail, windows, family.causal)
     kept = _run(model, family, sequences, rows, positions, batch)
@@ -59,7 +67,7 @@ def capture(
         after=kept["after"],
         token_ids=torch.tensor([int(sequences[r][p]) for r, p in zip(rows, positions, strict=True)]).long(),
         positions=positions,
-        widths=family.widths(model),
+        widths=widths,
         projections=family.projections,
         precision=kept.get("precision"),
         settings={
@@ -77,40 +85,66 @@ def capture(
     return clouds
 
 
-def longest_context(model):
-    """The longest sequence a model takes, from its config."""
-    for name in ("context", "max_position_embeddings", "n_positions"):
-        length = getattr(model.config, name, None)
-        if length:
-            return int(length)
-    raise UserError(f"the config of {type(model).__name__} names no longest sequence; give context=")
+LEAST = {"tokens": 1, "seed": 0, "context": 2, "batch": 1, "skip": 0, "tail": 0, "windows": 1}
+MAY_BE_NONE = ("tokens", "context", "windows")
+
+
+def _check_numbers(**given):
+    for name, value in given.items():
+        if value is not None or name not in MAY_BE_NONE:
+            whole(name, value, LEAST[name])
+    if given["seed"] >= 2**63:
+        raise UserError(f"seed is {given['seed']}; allowed: whole numbers from 0 to {2**63 - 1}")
 
 
 def _sequences(model, text, mask, context):
-    if not isinstance(text, torch.Tensor) or text.ndim != 1:
-        config = getattr(model, "config", None)
-        return sequences_of(text, mask, getattr(config, "pad_token_id", None))
-    context = context or longest_context(model)
-    if context < 2:
-        raise UserError(f"context is {context}; at least 2 are needed, since the first position is left out")
-    return windows_of(text, context)
+    """The sequences to run, each no longer than the model takes and of ids it knows."""
+    longest, name = models.longest_context(model), type(model).__name__
+    if isinstance(text, (torch.Tensor, np.ndarray)) and text.ndim == 1:
+        if mask is not None:
+            raise UserError("a mask came with a text of one row, which is cut into windows; leave the mask out")
+        ids = token_ids(text, "the text")
+        sequences = windows_of(ids, _context(context, longest, len(ids), name))
+    else:
+        sequences = sequences_of(text, mask, models.padding_id(model))
+        most = max((len(row) for row in sequences), default=0)
+        for limit, whose in ((longest, f"{name} takes"), (context, "context is")):
+            if limit is not None and most > limit:
+                raise UserError(f"a sequence has {most} tokens; {whose} at most {limit}; cut the sequences")
+    check_ids(sequences, models.vocabulary_of(model), name)
+    return sequences
+
+
+def _context(context, longest, length, name):
+    if context is None and longest is None:
+        raise UserError(f"the config of {name} names no longest sequence; give context=")
+    if context is None:
+        return max(2, min(longest, length))
+    if longest is not None and context > longest:
+        raise UserError(f"context is {context}; {name} takes at most {longest} tokens")
+    return context
 
 
 def _run(model, family, sequences, rows, positions, batch):
     """{"before", "after"}: (layers, tokens, dimension) on the CPU, the drawn tokens of every layer."""
     distinct = rows.unique().tolist()
-    device = next(model.parameters()).device
+    if not distinct:
+        empty = torch.empty(len(family.blocks(model)), 0, models.dimension_of(model) or 0, dtype=models.dtype_of(model))
+        return {"before": empty, "after": empty.clone()}
+    runner, device, pad = models.backbone_of(model), models.input_device(model), models.padding_id(model) or 0
+    if not family.causal and not models.takes(runner, "attention_mask"):
+        batch = 1  # tokens would see the padding
     kept, done = {}, 0
     with _Watch(model, family) as watch, Progress(len(distinct), "capture", unit="window") as progress:
         for begin in range(0, len(distinct), batch):
             names = distinct[begin : begin + batch]
-            ids, mask = pad_batch([sequences[name] for name in names], _pad_id(model))
+            ids, mask = pad_batch([sequences[name] for name in names], pad)
             inside = torch.nonzero((rows >= names[0]) & (rows <= names[-1])).flatten()
             local = {name: index for index, name in enumerate(names)}
             watch.pick = (torch.tensor([local[int(r)] for r in rows[inside]]), positions[inside])
             watch.shape = tuple(ids.shape)
             with torch.no_grad():
-                _forward(model, ids.to(device), mask.to(device))
+                models.forward(runner, ids.to(device), mask.to(device))
             for name, part in watch.take().items():
                 if name not in kept:  # whole at once: parts joined at the end would take twice the memory
                     kept[name] = part.new_empty(part.shape[0], len(rows), part.shape[2])
@@ -118,29 +152,7 @@ def _run(model, family, sequences, rows, positions, batch):
             kept["precision"] = watch.precision
             done += len(inside)
             progress.step(len(names))
-    if not kept:
-        dimension = getattr(model.config, "hidden_size", None) or getattr(model.config, "dimension", 0)
-        empty = torch.empty(len(family.blocks(model)), 0, dimension, dtype=next(model.parameters()).dtype)
-        return {"before": empty, "after": empty.clone()}
     return kept
-
-
-def _pad_id(model):
-    pad = getattr(model.config, "pad_token_id", None)
-    return pad if isinstance(pad, int) and pad >= 0 else 0
-
-
-def _forward(model, ids, mask):
-    """One pass without logits where the model has a backbone, without a cache, and with the mask if it takes one."""
-    backbone = getattr(model, "base_model", None)
-    runner = backbone if isinstance(backbone, torch.nn.Module) else model
-    accepted = inspect.signature(runner.forward).parameters
-    given = {}
-    if "attention_mask" in accepted:
-        given["attention_mask"] = mask
-    if "use_cache" in accepted:
-        given["use_cache"] = False
-    runner(ids, **given)
 
 
 class _Watch:
@@ -201,6 +213,8 @@ class _Watch:
     def _rows(self, module, value):
         """The drawn rows of a (batch, length, d) or flattened (batch * length, d) tensor, or of what wraps one."""
         tensor = states_in(module, value)
+        if tensor.is_meta:
+            raise models.without_data(self.model)
         batch, length = self.shape
         if tensor.ndim == 2 and tensor.shape[0] == batch * length:
             tensor = tensor.view(batch, length, -1)
@@ -239,6 +253,12 @@ class _Watch:
     def _check_residual_identity(self, layer, state):
         whole, parts = state["whole"].double(), [state["before"].double(), self.scale * state["added"].double()]
         parts += [state[name].double() for name in state if name.startswith("other")]
+        if any(part.shape != whole.shape for part in parts):
+            shapes = ", ".join(str(tuple(part.shape)) for part in (whole, *parts))
+            raise UserError(
+                f"layer {layer} of {type(self.model).__name__}: states of shapes {shapes} around the FFN of the "
+                f"{self.family.name} family; they must agree"
+            )
         if not whole.isfinite().all():
             return  # reported with its layer and token once everything is there
         error = (whole - sum(parts)).abs().amax(-1)

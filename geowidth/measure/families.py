@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from geowidth.errors import UserError
+from geowidth.measure.widths import inner_width
 from geowidth.models.exchange.shape import TAPERED
 
 SEQUENTIAL = "sequential"  # stream + ffn(norm(stream)), after attention has been added
@@ -57,8 +58,7 @@ class Family:
     def matches(self, model):
         """Whether `model` is of this family, by the model type its config states."""
         config = getattr(model, "config", None)
-        kind = str(getattr(config, "model_type", None)).removeprefix(TAPERED)
-        return kind in self.types.split() and bool(self.when(config))
+        return model_type(config) in self.types.split() and bool(self.when(config))
 
     def blocks(self, model):
         """The model's blocks, first layer first."""
@@ -69,8 +69,16 @@ class Family:
         return float(getattr(model.config, self.multiplier)) if self.multiplier else 1.0
 
     def widths(self, model):
-        """FFN width of every layer, read from the weights' shapes; of all experts together where there are several."""
-        return tuple(_inner_width(_first(block, self.down.split("|"), "the FFN")) for block in self.blocks(model))
+        """FFN width of every layer; of all experts together where there are several."""
+        stated = list(getattr(getattr(model, "config", None), "intermediate_sizes", None) or ())  # of our own exports
+        return tuple(
+            0 if stated[layer : layer + 1] == [0] else self._width(layer, block)
+            for layer, block in enumerate(self.blocks(model))
+        )
+
+    def _width(self, layer, block):
+        down = _first(block, self.down.split("|"), "the FFN")
+        return inner_width(down, f"the down-projection of layer {layer}")
 
 
 class _OwnFamily(Family):
@@ -170,11 +178,29 @@ def family_of(model):
     for family in FAMILIES:
         if family.matches(model):
             return family
-    kind = getattr(getattr(model, "config", None), "model_type", None)
+    kind = model_type(getattr(model, "config", None))
+    raise _unknown(f"cannot capture from a {type(model).__name__}{f' (model_type {kind!r})' if kind else ''}")
+
+
+def model_type(config):
+    """The model type that a config states, of an export of ours that of its family; None for one that states none."""
+    kind = getattr(config, "model_type", None)
+    return kind.removeprefix(TAPERED) if isinstance(kind, str) and kind else None
+
+
+def check_known(kind, where):
+    """Refuse a model type of which no Family is known, before anything of the model is built.
+
+    kind    model_type of config.json. where: what is refused, for the message
+    """
+    if kind not in {name for family in FAMILIES for name in family.types.split()}:
+        raise _unknown(f"{where} cannot be loaded to capture from: its model_type is {kind!r}")
+
+
+def _unknown(what):
     known = ", ".join(sorted({name for family in FAMILIES for name in family.types.split()}))
-    raise UserError(
-        f"cannot capture from a {type(model).__name__}{f' (model_type {kind!r})' if kind else ''}; "
-        f"known: {known}, and models by geowidth train; for another, give capture(family=Family(...))"
+    return UserError(
+        f"{what}; known: {known}, and models by geowidth train; for another, give capture(family=Family(...))"
     )
 
 
@@ -191,14 +217,3 @@ def _first(module, paths, what):
         except AttributeError:
             continue
     raise UserError(f"cannot find {what}: looked for {', '.join(paths)} in a {type(module).__name__}")
-
-
-def _inner_width(down):
-    """Inner width of a down-projection: Linear (d, width), GPT-2's Conv1D (width, d), or experts, added up."""
-    if hasattr(down, "weight"):
-        transposed = type(down).__name__ == "Conv1D"
-        return down.weight.shape[0 if transposed else 1]
-    fused = getattr(down, "down_proj", None)
-    if fused is not None and getattr(fused, "ndim", 0) == 3:  # (experts, d, width)
-        return fused.shape[0] * fused.shape[2]
-    return sum(_inner_width(_first(expert, ("w2", "down_proj"), "an expert's down-projection")) for expert in down)

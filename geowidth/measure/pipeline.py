@@ -8,7 +8,7 @@ import torch
 
 from geowidth import records
 from geowidth.devices import device_named
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, whole
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.capture import capture
 from geowidth.measure.kept import KeptLayers, fingerprint
@@ -100,8 +100,11 @@ def measure(
         records.check_writable(out)
     settings = settings or MeasureSettings()
     settings = replace(settings, device=settings.device or "cpu")
+    for name, value, least in (("tokens", tokens, 4), ("context", context, 2), ("windows", windows, 1)):
+        if value is not None or name == "tokens":
+            whole(name, value, least)
     opened = open_model(model, download=download, cache=cache)
-    if context is not None and context > opened.longest:
+    if context is not None and opened.longest is not None and context > opened.longest:
         raise UserError(f"context is {context}; this model takes at most {opened.longest} tokens")
     text = load_corpus(corpus)
     if windows is None and opened.tokenizer is not None:

@@ -12,6 +12,10 @@ from geowidth.errors import UserError
 def windows_of(text, context):
     """Cut a (length,) integer tensor into length // context sequences of `context` tokens each."""
     count = len(text) // context
+    if not count:
+        raise UserError(
+            f"the text has {len(text)} tokens, fewer than one window of {context}; give more text or a smaller context"
+        )
     return list(text[: count * context].view(count, context))
 
 
@@ -24,26 +28,72 @@ def sequences_of(tokens, mask=None, pad_id=None):
              whether those are tokens cannot be told
     returns  list of (length,) int64 tensors; rows without a token are left out
     """
-    if not isinstance(tokens, torch.Tensor):
+    if isinstance(tokens, (list, tuple)):
         if mask is not None:
             raise UserError("a mask came with a list of sequences; a list holds no padding, so leave the mask out")
-        return [torch.as_tensor(row).long() for row in tokens if len(row)]
+        rows = [token_ids(row, f"sequence {index}") for index, row in enumerate(tokens)]
+        for index, row in enumerate(rows):
+            if row.ndim != 1:
+                raise UserError(f"sequence {index} has shape {tuple(row.shape)}; needed: (length,)")
+        return [row.long() for row in rows if len(row)]
+    tokens = token_ids(tokens, "the text").long()
     if tokens.ndim != 2:
         raise UserError(f"tokens have shape {tuple(tokens.shape)}; needed: (batch, length), or a list of sequences")
-    tokens = tokens.long().cpu()
     if mask is None:
         _refuse_padding(tokens, pad_id)
         return [row for row in tokens if len(row)]
+    mask = _tensor(mask, "the mask")
     if tuple(mask.shape) != tuple(tokens.shape):
         raise UserError(f"mask has shape {tuple(mask.shape)}, tokens {tuple(tokens.shape)}; they must agree")
     rows = []
-    for index, (row, keep) in enumerate(zip(tokens, mask.cpu() != 0, strict=True)):
+    for index, (row, keep) in enumerate(zip(tokens, mask != 0, strict=True)):
         places = torch.nonzero(keep).flatten()
         if len(places) and places[-1] - places[0] + 1 != len(places):
             raise UserError(f"mask row {index} has a hole between tokens; padding may stand only at the ends of a row")
         if len(places):
             rows.append(row[places])
     return rows
+
+
+def token_ids(value, what):
+    """`value` as an integer tensor on the CPU; what holds anything but whole numbers is refused by name.
+
+    value   integers in a tensor, an array or nested lists. what: its name in messages
+    """
+    tensor = _tensor(value, what)
+    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
+        raise UserError(f"{what} holds {tensor.dtype}; token ids are whole numbers")
+    return tensor if tensor.dtype in (torch.uint8, torch.int64) else tensor.long()
+
+
+def _tensor(value, what):
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{what} is a {type(value).__name__}; needed: a tensor, or a list of them") from error
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        raise UserError(f"{what} is a {tensor.device.type} tensor of layout {tensor.layout}; needed: a plain one")
+    return tensor.detach().cpu()
+
+
+def check_ids(sequences, vocabulary, name):
+    """Refuse token ids that a model has no row for, by sequence and position; `vocabulary` None: only negative ones.
+
+    A tokenizer may have tokens beyond the model's embedding; those matter only where the text holds them.
+    """
+    if not sequences:
+        return
+    most = torch.iinfo(torch.int64).max if vocabulary is None else vocabulary - 1
+    ids = torch.cat([row.flatten() for row in sequences])
+    if not len(ids) or (int(ids.min()) >= 0 and int(ids.max()) <= most):
+        return
+    first = int(torch.nonzero((ids < 0) | (ids > most))[0])
+    ends = torch.tensor([len(row) for row in sequences]).cumsum(0)
+    row = int(torch.searchsorted(ends, first, right=True))
+    raise UserError(
+        f"token id {int(ids[first])} (sequence {row}, position {first - int(ends[row]) + len(sequences[row])}) has no "
+        f"row in the embedding of {name}, which knows ids 0 to {most}; use the tokenizer the model was trained with"
+    )
 
 
 def _refuse_padding(tokens, pad_id):

@@ -25,18 +25,22 @@ OUTER = {"embedding": "model.embed_tokens.weight", "norm.weight": "model.norm.we
 QKV = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
 
 
+def foreign_parts(shape):
+    """Names of what a LlamaShape has and our model has no place for."""
+    return [name for name in ("qkv_bias", "output_bias", "ffn_bias", "qk_norm") if getattr(shape, name)]
+
+
 def model_from(checkpoint):
     """The TaperedTransformer with a Checkpoint's weights, in its dtype and in evaluation mode.
 
     Raises UserError for what our model has no place for: biases and norms on queries and keys.
     """
     shape = checkpoint.shape
-    for name in ("qkv_bias", "output_bias", "ffn_bias", "qk_norm"):
-        if getattr(shape, name):
-            raise UserError(
-                f"{checkpoint.where}: a {shape.family} model with {name}; our model has none, take one of the llama or "
-                "mistral family"
-            )
+    for name in foreign_parts(shape):
+        raise UserError(
+            f"{checkpoint.where}: a {shape.family} model with {name}; our model has none, take one of the llama or "
+            "mistral family"
+        )
     config = ModelConfig(
         vocabulary=shape.vocabulary,
         layers=shape.layers,

