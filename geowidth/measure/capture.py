@@ -54,7 +54,12 @@ def capture(
     Refused before the model runs: an unknown model type, widths that cannot be told, sequences longer than the model
     takes, token ids it does not know, weights without data.
     """
-    _check_numbers(tokens=tokens, seed=seed, context=context, batch=batch, skip=skip, tail=tail, windows=windows)
+    tokens, context, windows = (
+        None if value is None else whole(name, value, least)
+        for name, value, least in (("tokens", tokens, 1), ("context", context, 2), ("windows", windows, 1))
+    )
+    batch, skip, tail = whole("batch", batch, 1), whole("skip", skip, 0), whole("tail", tail, 0)
+    seed = whole("seed", seed, 0, 2**63 - 1)
     model = models.unwrapped(model)
     family = family or family_of(model)
     widths = family.widths(model)
@@ -83,18 +88,6 @@ def capture(
     )
     _check_finite(clouds)
     return clouds
-
-
-LEAST = {"tokens": 1, "seed": 0, "context": 2, "batch": 1, "skip": 0, "tail": 0, "windows": 1}
-MAY_BE_NONE = ("tokens", "context", "windows")
-
-
-def _check_numbers(**given):
-    for name, value in given.items():
-        if value is not None or name not in MAY_BE_NONE:
-            whole(name, value, LEAST[name])
-    if given["seed"] >= 2**63:
-        raise UserError(f"seed is {given['seed']}; allowed: whole numbers from 0 to {2**63 - 1}")
 
 
 def _sequences(model, text, mask, context):

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from geowidth import records
+from geowidth.errors import whole
 
 
 class KeptLayers:
@@ -20,13 +21,15 @@ class KeptLayers:
         self.fingerprint, self.written, self.layers = fingerprint, False, {}
         if self.path is None or not self.path.exists():
             return
-        first, *lines = self.path.read_text(encoding="utf-8").splitlines() or [""]
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.is_file() else ""
+        first, *lines = text.splitlines() or [""]
         for line in lines if first == fingerprint else ():
             try:
                 record = records.loads(line)
-            except ValueError:  # the line a kill cut short
+                layer, result = whole("layer", record["layer"], 0), dict(record["result"])
+            except (KeyError, TypeError, ValueError):  # the line a kill cut short, or a disk spoiled: measured again
                 break
-            self.layers[record["layer"]] = record["result"]
+            self.layers[layer] = result
 
     @staticmethod
     def _line(layer, result):

@@ -8,7 +8,7 @@ import torch
 
 from geowidth import records
 from geowidth.devices import device_named
-from geowidth.errors import UserError, choose, whole
+from geowidth.errors import UserError, choose_several, number, whole
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.capture import capture
 from geowidth.measure.kept import KeptLayers, fingerprint
@@ -48,19 +48,17 @@ class MeasureSettings:
     def __post_init__(self):
         if self.device is not None:
             device_named(self.device)
-        for what, names, known in (
-            ("geometry", self.geometries, GEOMETRIES),
-            ("statistic", self.statistics, STATISTICS),
-        ):
-            for name in names:
-                choose(what, name, list(known))
-            if not names or len(set(names)) != len(names):
-                raise UserError(f"{what} names are {' '.join(names) or 'none'}; one or more are needed, each once")
-        if not 0 < self.radius < 1:
-            raise UserError(f"the radius of the hyperbolic geometry is {self.radius}; it must lie between 0 and 1")
+        checked = {
+            "geometries": choose_several("geometry", self.geometries, GEOMETRIES),
+            "statistics": choose_several("statistic", self.statistics, STATISTICS),
+            "radius": number(
+                "the radius of the hyperbolic geometry", self.radius, "numbers between 0 and 1", lambda r: 0 < r < 1
+            ),
+        }
         for name, least in (("neighbours", 3), ("bootstrap", 0), ("seed", 0)):
-            if not least <= getattr(self, name) < 2**31:
-                raise UserError(f"{name} is {getattr(self, name)}; allowed: whole numbers from {least} to {2**31 - 1}")
+            checked[name] = whole(name, getattr(self, name), least, 2**31 - 1)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def to_json(self):
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -100,9 +98,9 @@ def measure(
         records.check_writable(out)
     settings = settings or MeasureSettings()
     settings = replace(settings, device=settings.device or "cpu")
-    for name, value, least in (("tokens", tokens, 4), ("context", context, 2), ("windows", windows, 1)):
-        if value is not None or name == "tokens":
-            whole(name, value, least)
+    tokens = whole("tokens", tokens, 4)
+    context = None if context is None else whole("context", context, 2)
+    windows = None if windows is None else whole("windows", windows, 1)
     opened = open_model(model, download=download, cache=cache)
     if context is not None and opened.longest is not None and context > opened.longest:
         raise UserError(f"context is {context}; this model takes at most {opened.longest} tokens")

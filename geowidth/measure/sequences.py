@@ -4,8 +4,10 @@ Membership is decided by a mask, never by a shape: padding is cut away here, onc
 batch, so that the batch size and the side a caller padded on can change nothing.
 """
 
+import numpy as np
 import torch
 
+from geowidth import inputs
 from geowidth.errors import UserError
 
 
@@ -42,7 +44,7 @@ def sequences_of(tokens, mask=None, pad_id=None):
     if mask is None:
         _refuse_padding(tokens, pad_id)
         return [row for row in tokens if len(row)]
-    mask = _tensor(mask, "the mask")
+    mask = inputs.tensor("the mask", mask).cpu()
     if tuple(mask.shape) != tuple(tokens.shape):
         raise UserError(f"mask has shape {tuple(mask.shape)}, tokens {tuple(tokens.shape)}; they must agree")
     rows = []
@@ -60,20 +62,17 @@ def token_ids(value, what):
 
     value   integers in a tensor, an array or nested lists. what: its name in messages
     """
-    tensor = _tensor(value, what)
-    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
-        raise UserError(f"{what} holds {tensor.dtype}; token ids are whole numbers")
-    return tensor if tensor.dtype in (torch.uint8, torch.int64) else tensor.long()
-
-
-def _tensor(value, what):
+    if isinstance(value, np.ndarray):  # a copy of its own, in this machine's byte order
+        value = np.array(value, dtype=value.dtype.newbyteorder("="))
     try:
-        tensor = torch.as_tensor(value)
+        tensor = inputs.dense(what, torch.as_tensor(value)).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{what} is a {type(value).__name__}; needed: a tensor, or a list of them") from error
-    if tensor.is_meta or tensor.layout is not torch.strided:
-        raise UserError(f"{what} is a {tensor.device.type} tensor of layout {tensor.layout}; needed: a plain one")
-    return tensor.detach().cpu()
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{what} is a {type(value).__name__}; needed: integers in a tensor or in lists") from error
+    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
+        raise UserError(f"{what} holds {inputs.short(tensor.dtype)}; token ids are integers")
+    return tensor if tensor.dtype in (torch.uint8, torch.int64) else tensor.long()
 
 
 def check_ids(sequences, vocabulary, name):

@@ -62,7 +62,7 @@ def _loaded(folder, config, shapes):
     except UserError:
         raise
     except Exception as error:  # a config.json that is out of order makes the library raise anything
-        raise UserError(f"{folder} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise UserError(f"{folder} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
 
 
 def _built(folder, config):

@@ -17,6 +17,7 @@ AXES = ("vocab_size", "hidden_size", "n_embd", "dim", "num_attention_heads", "n_
 AXES += ("num_key_value_heads", "head_dim", "embedding_size", "word_embed_proj_dim")
 INNER = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "moe_intermediate_size")
 MAY_BE_NULL = ("n_inner", "head_dim", "num_key_value_heads", "word_embed_proj_dim", "num_experts", *POSITIONS)
+LARGEST = 2**40  # far beyond any model, far within what torch counts with
 POSITION_TABLE = re.compile(r"(^|\.)(position_embeddings|embed_positions|wpe)\.weight$")
 
 
@@ -59,7 +60,7 @@ def _check_each(config, names, least, most, fact, where):
         value = config.get(name)
         if name not in config or (value is None and name in MAY_BE_NULL):
             continue
-        if whole(f"{where}: {name}", value, least) > most:
+        if whole(f"{where}: {name}", value, least, LARGEST) > most:
             told = fact.format(most)
             raise UserError(f"{where}: {name} is {value}, but {told}; take config.json and weights of one model")
 
