@@ -1,6 +1,4 @@
-"""Names of devices, as given by users, and the machine's memory."""
-
-import os
+"""Names of devices, as given by users."""
 
 import torch
 
@@ -18,11 +16,3 @@ def device_named(name):
     if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
         raise UserError(f"device is {name!r}, but this machine has {torch.cuda.device_count()} CUDA devices; use cpu")
     return device
-
-
-def machine_memory():
-    """Bytes of memory of this machine, or None where it does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from geowidth import memory
 from geowidth.cli import main
 from geowidth.errors import UserError
 from geowidth.measure.capture import capture, states_in
@@ -669,10 +670,8 @@ def test_config_sizes_of_tables_and_of_the_part_that_reads_text(tmp_path):
 
 
 def test_models_larger_than_the_machine_are_refused(stock, monkeypatch):
-    from geowidth.models.exchange import sizes
-
-    monkeypatch.setattr(sizes, "machine_memory", lambda: 1000)
-    with pytest.raises(UserError, match="GiB in float32; this machine has"):
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    with pytest.raises(UserError, match="in float32 takes .* bytes; this machine has 1,000 free"):
         open_model(stock)
 
 

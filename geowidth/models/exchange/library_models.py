@@ -13,10 +13,10 @@ from types import ModuleType
 import torch
 
 from geowidth.errors import UserError, choose
-from geowidth.models.exchange.checkpoint import all_finite, safetensors_files
+from geowidth.models.exchange.checkpoint import all_finite, folder_shapes
 from geowidth.models.exchange.remote_code import CLASSES, modelling_file
 from geowidth.models.exchange.shape import TAPERED
-from geowidth.models.exchange.sizes import check_built, check_stated, mismatch, stored_shapes
+from geowidth.models.exchange.sizes import check_built, check_stated, mismatch
 
 
 def need_transformers():
@@ -37,7 +37,10 @@ def library_model(folder, config):
             f"{folder}: config.json states a quantization_config, but weights of a folder are read unquantised; load "
             "it with transformers and give the model to geowidth.measure.capture.capture"
         )
-    shapes = stored_shapes(safetensors_files(folder))
+    try:
+        shapes = folder_shapes(folder)
+    except UserError as error:
+        raise UserError(f"{folder} cannot be loaded: {error}") from error
     check_stated(config, shapes, f"{folder}/config.json")
     with _quiet():
         model, found = _loaded(folder, config, shapes)

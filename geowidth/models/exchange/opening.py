@@ -25,7 +25,7 @@ from geowidth.models.exchange.convert import foreign_parts, model_from
 from geowidth.models.exchange.formats import export
 from geowidth.models.exchange.gguf_read import read_gguf
 from geowidth.models.exchange.library_models import library_model, need_transformers
-from geowidth.models.exchange.shape import FAMILY_DEFAULTS, TAPERED, LlamaShape
+from geowidth.models.exchange.shape import CLASSES, TAPERED, LlamaShape
 from geowidth.models.exchange.tokenizer import special_ids_around
 from geowidth.models.storage import CONFIG_FILE
 
@@ -193,7 +193,7 @@ def _model_of(folder, config, kind):
 
 def _fits_ours(folder, config, kind):
     """Whether our model can hold an export of ours: a family of plain Llama layers, without biases and head norms."""
-    if kind.removeprefix(TAPERED) not in FAMILY_DEFAULTS:
+    if kind.removeprefix(TAPERED) not in CLASSES:
         return kind == "nemotron-nas"
     return not foreign_parts(LlamaShape.from_config(config, str(folder / "config.json")))
 

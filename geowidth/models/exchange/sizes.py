@@ -7,8 +7,9 @@ The names, shapes and sizes of what is in the weight files are read from their h
 import math
 import re
 
-from geowidth.devices import machine_memory
+from geowidth import memory
 from geowidth.errors import UserError, whole
+from geowidth.models.exchange.checkpoint import WAY_OUT
 
 # Entries of config.json that size a model, as the known families name them.
 COUNTED = ("num_hidden_layers", "n_layer", "n_layers", "num_local_experts", "num_experts")
@@ -19,20 +20,6 @@ INNER = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "moe_intermedi
 MAY_BE_NULL = ("n_inner", "head_dim", "num_key_value_heads", "word_embed_proj_dim", "num_experts", *POSITIONS)
 LARGEST = 2**40  # far beyond any model, far within what torch counts with
 POSITION_TABLE = re.compile(r"(^|\.)(position_embeddings|embed_positions|wpe)\.weight$")
-
-
-def stored_shapes(paths):
-    """{name: shape} of the tensors in safetensors files, from their headers alone."""
-    from safetensors import SafetensorError, safe_open
-
-    shapes = {}
-    for path in paths:
-        try:
-            with safe_open(path, "pt") as file:
-                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be loaded: not a whole safetensors file ({error})") from error
-    return shapes
 
 
 def check_stated(config, shapes, where):
@@ -87,20 +74,12 @@ def check_built(model, shapes, folder):
             f"{folder}: tensor {lacking[0]} is missing or has another shape than config.json asks for: the model has "
             f"{numbers} numbers, the weight files hold {stored}"
         )
-    if (memory := machine_memory()) is not None and 4 * numbers > memory:
-        raise UserError(
-            f"{folder}: the model takes {4 * numbers / 2**30:.1f} GiB in float32; this machine has "
-            f"{memory / 2**30:.1f} GiB; measure it on a larger one"
-        )
+    memory.check(f"{folder} in float32", 4 * numbers, "measure it on a larger machine")
 
 
 def mismatch(folder, name, found, wanted):
     """The UserError for a tensor of another shape than config.json asks for."""
-    advice = "take config.json and weights of one model"
-    if ".mlp." in name or "intermediate" in name or ".fc" in name:
-        advice = (
-            "if its layers were pruned to widths of their own, geowidth export --from-checkpoint writes a folder that "
-            "states them, for the Llama family"
-        )
+    inner = any(part in name for part in (".mlp.", "intermediate", ".fc"))
+    advice = WAY_OUT.format(folder) if inner else "take config.json and weights of one model"
     shapes = f"{list(found)} for {list(wanted)}"
     return UserError(f"{folder}: tensor {name} has another shape than config.json asks for, {shapes}; {advice}")
