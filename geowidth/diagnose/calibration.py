@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from geowidth import records
-from geowidth.diagnose.association import partial_spearman
+from geowidth.diagnose.association import FEWEST_LAYERS, partial_spearman
 from geowidth.diagnose.calibration_plan import CalibrationPlan
 from geowidth.diagnose.curves import bounded, fit_curves
 from geowidth.diagnose.sweep import Sweep, basis
 from geowidth.errors import UserError
 
-KIND, SCHEMA = "geowidth.calibration", 1
+KIND, SCHEMA = "geowidth.calibration", 2  # schema 1 counted the noise of seeds as what width does
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Calibration:
     """Fitted loss-versus-width curves, as calibration.json holds them.
 
     widths: reference width of every layer. layers: for each {"slope", "difficulty", "exponent", "coefficient", their
-    intervals, "determined" (whether the exponent is bounded), "explained"}. shared: the fit with one exponent. signals:
-    Spearman of each of the nine signals with the fits, depth controlled. curves: one row a trained model. forms,
-    lack_of_fit: how well w^(-a) does beside other forms.
+    intervals, "determined" (whether the exponent is bounded), "explained", its interval}. shared: the fit with one
+    exponent. explained: {"share", "interval"} of what free means explain, over all layers; None where nothing can be
+    said. signals: Spearman of each of the nine signals with the fits, depth controlled. curves: one row a trained
+    model. forms, lack_of_fit: how well w^(-a) does beside other forms.
     """
 
     preset: str
@@ -37,6 +38,7 @@ class Calibration:
     noise: float
     forms: dict
     lack_of_fit: dict | None
+    explained: dict
     signals: dict
     curves: list
     sentence: str
@@ -72,6 +74,11 @@ class Calibration:
     def read(cls, path):
         """Read calibration.json; a file that is none, or lacks a field or a number of a fit, is refused."""
         value = records.read_json(path, KIND, SCHEMA)
+        if value["schema"] < SCHEMA:
+            raise UserError(
+                f"{path} has schema {value['schema']}, whose shares explained and p-values were wrong; run geowidth "
+                "calibrate with the same settings and folder again: its trainings are kept"
+            )
         missing = [name for name in cls.__dataclass_fields__ if name not in value]
         if missing:
             raise UserError(f"{path} lacks {', '.join(missing)}; calibrate again with geowidth calibrate")
@@ -168,6 +175,7 @@ def summarise(plan, losses, profile):
         fit.noise,
         fit.forms,
         fit.lack_of_fit,
+        plain({"share": fit.explained, "interval": fit.explained_interval}),
         signals,
         _curve_rows(plan, sweep),
         sentence(fit, signals),
@@ -189,6 +197,7 @@ def _layer_row(fit, width):
         "coefficient": coefficient,
         "coefficient_interval": interval,
         "explained": fit.explained,
+        "explained_interval": fit.explained_interval,
     }
 
 
@@ -230,26 +239,26 @@ def signal_table(profile, targets):
 def sentence(fit, signals):
     """What may and may not be concluded, in plain words."""
     low, high = fit.shared_interval
-    explained = 1 - fit.forms["power"]["squares"] / fit.forms["no effect"]["squares"]
     open_end = "" if bounded(low, high) else "; these data do not bound it, the search ends there"
     words = [
         f"With one exponent for all layers a = {fit.shared_exponent:.2f} (95 % interval {low:.2f} to {high:.2f}"
         f"{open_end}).",
-        f"Curves w^(-a) explain {100 * explained:.0f} % of what the width of a layer does to the loss;",
+        explained_words(fit),
     ]
     if fit.lack_of_fit is None:
-        words.append("whether another form fits better cannot be tested with one seed or two widths.")
+        words.append("Whether another form fits better cannot be tested with one seed, two widths or no noise.")
     elif fit.lack_of_fit["p"] < 0.05:
-        words.append(f"another form would fit better (lack of fit p = {fit.lack_of_fit['p']:.2g}).")
+        words.append(f"Another form would fit better (lack of fit p = {fit.lack_of_fit['p']:.2g}).")
     else:
-        words.append(f"no lack of fit is seen (p = {fit.lack_of_fit['p']:.2g}).")
+        words.append(f"There is no lack of fit to be seen (p = {fit.lack_of_fit['p']:.2g}).")
     loose = sum(not layer.determined for layer in fit.layers)
     if loose:
         words.append(f"The exponents of {loose} of {len(fit.layers)} layers are not determined by these data.")
     rows = [(g, s, row["difficulty"]) for g, table in signals.items() for s, row in table.items()]
     rows = [row for row in rows if row[2]["rho"] is not None]
     if not rows:
-        return " ".join([*words, "No signal could be compared with the fitted difficulties."])
+        few = f": {len(fit.layers)} layers are not enough" if len(fit.layers) < FEWEST_LAYERS else ""
+        return " ".join([*words, f"No signal could be compared with the fitted difficulties{few}."])
     geometry, statistic, best = max(rows, key=lambda row: row[2]["rho"])
     held = best["p"] * len(rows) < 0.05 and best["rho"] > 0
     verdict = "holds" if held else "does not hold"
@@ -258,6 +267,26 @@ def sentence(fit, signals):
         f"controlled (Spearman {best['rho']:.2f}, p = {best['p']:.2g}); this {verdict} at 5 % once all are counted."
     )
     return " ".join(words)
+
+
+def explained_words(fit):
+    """What the curves explain of what width does, or that nothing can be said of it."""
+    if fit.explained is None:
+        return "The width of a layer does nothing to the loss, so there is nothing for curves w^(-a) to explain."
+    if fit.explained_interval is None:
+        return (
+            "How much of what the width of a layer does to the loss curves w^(-a) explain cannot be said with one seed."
+        )
+    low, high = (100 * bound for bound in fit.explained_interval)
+    if low <= 0:
+        return (
+            "What the width of a layer does to the loss does not stand out of the noise, so nothing can be said of how "
+            f"much of it curves w^(-a) explain (95 % interval 0 to {high:.0f} %)."
+        )
+    return (
+        f"Curves w^(-a) explain {100 * fit.explained:.0f} % of what the width of a layer does to the loss, beside free "
+        f"means (95 % interval {low:.0f} to {high:.0f} %)."
+    )
 
 
 def curves_csv(calibration):

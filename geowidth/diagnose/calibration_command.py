@@ -15,6 +15,8 @@ nano model; `geowidth plan calibrate` times a moment of it here and says about h
 
 from pathlib import Path
 
+from geowidth.diagnose.association import FEWEST_LAYERS
+
 
 def add_arguments(parser):
     """The options of `geowidth calibrate`."""
@@ -50,18 +52,26 @@ def run(arguments):
 
 def table(calibration):
     """Layers with their fits, then signals with their correlations."""
-    lines = ["layer  slope e a [95 %]              exponent a [95 %]      coefficient c  explained"]
+    lines = ["layer  slope e a [95 %]              exponent a [95 %]      coefficient c  explained [95 %]"]
     for layer, row in enumerate(calibration.layers):
         e, a = _with_interval(row, "slope"), _with_interval(row, "exponent")
-        c, share = f"{row['coefficient']:.4g}", f"{100 * row['explained']:.0f}%"
-        lines.append(f"{layer:5}  {e:30} {a:22} {c:>13}  {share:>9}")
+        c = f"{row['coefficient']:.4g}"
+        lines.append(f"{layer:5}  {e:30} {a:22} {c:>13}  {_share(row)}")
     lines.append("signal                 Spearman with e, depth controlled (p)")
+    undefined = "undefined" if len(calibration.layers) >= FEWEST_LAYERS else "not enough layers"
     for geometry, statistics in calibration.signals.items():
         for statistic, row in statistics.items():
             rho, p = row["difficulty"]["rho"], row["difficulty"]["p"]
-            words = "undefined" if rho is None else f"{rho:+.2f} ({p:.2g})"
+            words = undefined if rho is None else f"{rho:+.2f} ({p:.2g})"
             lines.append(f"{geometry + ' x ' + statistic:22} {words}")
     return "\n".join(lines)
+
+
+def _share(row):
+    if row["explained_interval"] is None:
+        return "not known"
+    low, high = row["explained_interval"]
+    return f"{100 * row['explained']:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def _with_interval(row, name):

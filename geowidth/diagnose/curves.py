@@ -13,11 +13,10 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from geowidth.diagnose.forms import compare_forms, lack_of_fit_test
-from geowidth.diagnose.sweep import basis, linear_fit
-
-LEAST_EXPONENT, GREATEST_EXPONENT = 1e-2, 4.0
-GRID = np.geomspace(LEAST_EXPONENT, GREATEST_EXPONENT, 241)
+from geowidth.diagnose.explained import explained_share
+from geowidth.diagnose.forms import compare_forms, lack_of_fit_test, rounding, saturated, seed_noise
+from geowidth.diagnose.refits import noise_lack
+from geowidth.diagnose.sweep import GREATEST_EXPONENT, GRID, LEAST_EXPONENT, basis, linear_fit
 
 
 def bounded(low, high):
@@ -27,7 +26,8 @@ def bounded(low, high):
 
 @dataclass(frozen=True)
 class LayerFit:
-    """One layer's curve: difficulty e and exponent a with profile intervals, explained share of its variance.
+    """One layer's curve: difficulty e and exponent a with profile intervals, and the share of what its width does that
+    the curve explains, with an interval (geowidth.diagnose.explained; None where nothing can be said).
 
     c = e w0^a is left to the caller, who knows w0: `coefficient(w0)` returns it with its interval.
     """
@@ -36,7 +36,8 @@ class LayerFit:
     difficulty_interval: tuple
     exponent: float
     exponent_interval: tuple
-    explained: float
+    explained: float | None
+    explained_interval: tuple | None
     region: tuple  # (exponents within the threshold, least and greatest difficulty for each), arrays
 
     @property
@@ -74,6 +75,8 @@ class CurveFit:
     noise: float  # standard deviation of one loss around its curve
     forms: dict
     lack_of_fit: dict | None
+    explained: float | None  # of what free means explain, over all layers
+    explained_interval: tuple | None
 
 
 def fit_curves(sweep, confidence=0.95):
@@ -85,15 +88,39 @@ def fit_curves(sweep, confidence=0.95):
     freedom = sweep.freedom(2 * layers)
     variance = squares / freedom
     limit = variance * stats.t.ppf(0.5 + confidence / 2, freedom) ** 2
-    fits = tuple(_layer_fit(sweep, exponent, difficulty, layer, limit) for layer in range(layers))
+    expected, whole, shares = _judged(sweep, curve, confidence)
+    fits = tuple(_layer_fit(sweep, exponent, difficulty, layer, limit, shares[layer]) for layer in range(layers))
     shared = _fit_shared(sweep, confidence)
     return CurveFit(
         fits,
         *shared,
         float(np.sqrt(variance)),
         compare_forms(sweep, squares, shared[0]),
-        lack_of_fit_test(sweep, squares),
+        lack_of_fit_test(sweep, squares, expected),
+        *whole,
     )
+
+
+def _judged(sweep, curve, confidence):
+    """(NoiseLack, (share, interval) of all layers, of each): what a curve explains of what free means explain."""
+    layers, widths, seeds = sweep.losses.shape
+    means, least = sweep.losses.mean(axis=2), saturated(sweep)
+    residuals = sweep.centred(curve)[0].mean(axis=2)
+    lacks = seeds * np.square(residuals).sum(axis=1)
+    gains = np.maximum(seeds * np.square(residuals + curve).sum(axis=1) - lacks, 0.0)
+    lack = max(sweep.squares(curve) - least, 0.0)
+    gain = max(sweep.squares(np.zeros_like(means)) - least - lack, 0.0)
+    noise, pure = seed_noise(sweep)
+    expected = noise_lack(sweep, curve, gain, noise) if noise else None
+
+    def share(gain, lack, count, own):
+        gain, lack = (part if part > sweep.losses.size * rounding(sweep) else 0.0 for part in (gain, lack))
+        freedom = (count - own, own) if noise else None
+        return explained_share(float(gain), float(lack), noise, freedom, pure, confidence)
+
+    every = expected.layers if noise else np.zeros(layers)
+    rows = [share(*numbers) for numbers in zip(gains, lacks, [widths] * layers, every, strict=True)]
+    return expected, share(gain, lack, layers * widths, expected.mean if noise else 0.0), rows
 
 
 def _fit_each(sweep):
@@ -137,7 +164,7 @@ def _best_curve(ratios, levelled):
     return exponent, float(_profile(ratios, levelled, np.array([exponent]))[0][0])
 
 
-def _layer_fit(sweep, exponent, difficulty, layer, limit):
+def _layer_fit(sweep, exponent, difficulty, layer, limit, explained):
     """LayerFit of one layer, with the seeds' means and the other layers' curves fitted anew for each of its curves.
 
     The other curves are followed to first order around their best fits.
@@ -164,7 +191,7 @@ def _layer_fit(sweep, exponent, difficulty, layer, limit):
         (float(region[1].min()), float(region[2].max())),
         float(exponent[layer]),
         (float(region[0].min()), float(region[0].max())),
-        _explained(sweep, exponent, difficulty, layer),
+        *explained,
         region,
     )
 
@@ -198,14 +225,6 @@ def _other_directions(sweep, exponent, difficulty, layer):
     tangents = np.linalg.qr(np.stack(columns, axis=1))[0]
     losses = np.append(sweep.losses.ravel(), sweep.base)
     return losses - tangents @ (tangents.T @ losses), tangents
-
-
-def _explained(sweep, exponent, difficulty, layer):
-    """The share of one layer's variation around its seeds' means that its curve explains."""
-    curve = difficulty[:, None] * basis(sweep.ratios, exponent[:, None])
-    residual = sweep.centred(curve)[0][layer]
-    total = float(np.square(residual + curve[layer][:, None]).sum())
-    return 1.0 - float(np.square(residual).sum()) / total if total > 0 else 0.0
 
 
 def _fit_shared(sweep, confidence):

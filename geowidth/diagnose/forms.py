@@ -15,7 +15,7 @@ def compare_forms(sweep, squares, shared):
         "power, one exponent": (linear_fit(sweep, basis(sweep.ratios, shared))[1], layers + 1),
         "logarithm": (linear_fit(sweep, -np.log(sweep.ratios))[1], layers),
         "line": (linear_fit(sweep, 1.0 - sweep.ratios)[1], layers),
-        "any curve": (_saturated(sweep), layers * widths),
+        "any curve": (saturated(sweep), layers * widths),
         "no effect": (sweep.squares(np.zeros((layers, widths))), 0),
     }
     count = cells.size + sweep.base.size
@@ -33,19 +33,37 @@ def _criterion(squares, parameters, count):
     return {"squares": squares, "parameters": parameters, "aicc": aicc}
 
 
-def _saturated(sweep):
+def saturated(sweep):
     """Squared residuals with a free mean for every layer and width, beside one per seed: what no curve can explain."""
     table = np.vstack([sweep.losses.reshape(-1, sweep.base.size), sweep.base])
     off = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
     return float(np.square(off).sum())
 
 
-def lack_of_fit_test(sweep, squares):
-    """F test of the power law against free means; None with one seed, which shows no pure error."""
+def seed_noise(sweep):
+    """(variance of one loss, its degrees of freedom) from seeds that differ by more than their means; (None, 0) with
+    one seed, which shows no noise. Rounding counts as none: the variance is then 0."""
     layers, widths, seeds = sweep.losses.shape
-    extra, pure = layers * (widths - 2), (layers * widths) * (seeds - 1)
-    least = _saturated(sweep)
-    if extra < 1 or pure < 1 or least <= 0:
+    freedom, least = layers * widths * (seeds - 1), saturated(sweep)
+    if freedom < 1:
+        return None, 0
+    return (least / freedom if least > freedom * rounding(sweep) else 0.0), freedom
+
+
+def rounding(sweep):
+    """A squared difference of losses that rounding alone may make."""
+    return (1e-12 * max(np.abs(sweep.losses).max(), np.abs(sweep.base).max())) ** 2
+
+
+def lack_of_fit_test(sweep, squares, expected):
+    """F test of the power law against free means; None where the seeds show no noise to judge it by.
+
+    expected: NoiseLack of a law that holds. Its mean and variance, and not the count of parameters, say how many degrees
+    of freedom the residuals of the means have: two moments of a scaled chi-square.
+    """
+    noise, pure = seed_noise(sweep)
+    if not noise or sweep.losses.shape[1] < 3:
         return None
-    value = max(squares - least, 0.0) / extra / (least / pure)
-    return {"f": float(value), "freedom": [extra, pure], "p": float(stats.f.sf(value, extra, pure))}
+    freedom = 2 * expected.mean**2 / expected.variance
+    value = max(squares - saturated(sweep), 0.0) / expected.mean / noise
+    return {"f": float(value), "freedom": [freedom, pure], "p": float(stats.f.sf(value, freedom, pure))}

@@ -6,6 +6,10 @@ import numpy as np
 
 from geowidth.errors import UserError
 
+# Exponents that are searched.
+LEAST_EXPONENT, GREATEST_EXPONENT = 1e-2, 4.0
+GRID = np.geomspace(LEAST_EXPONENT, GREATEST_EXPONENT, 241)
+
 
 @dataclass(frozen=True)
 class Sweep:

@@ -189,10 +189,10 @@ def sign_flip_p(differences, samples=1 << 20, seed=0):
 def t_power(n, spread, effect, confidence=0.95):
     """Probability that a two-sided t test of n differences with standard deviation `spread` sees a mean of `effect`.
 
-    n: at least 1; one difference has no spread to be judged by, so nothing is seen: 0. spread, effect: 0 to infinity, in
-    one unit. An effect of 0 is "seen" with 1 - confidence; without a spread too, the differences are all 0 and
-    nothing is. Both infinite is refused. The noncentral t tail is E F(|z + shift| / critical) over a standard normal z,
-    F the distribution of chi / sqrt(n - 1): an integral without cancellation, right to about 1e-11 everywhere.
+    n: at least 1; one difference has no spread to be judged by, so nothing is seen: 0. spread, effect: 0 to infinity,
+    in one unit. An effect of 0 is "seen" with 1 - confidence; without a spread too, the differences are all 0 and
+    nothing is. Both infinite is refused. The noncentral t tail is E F(|z + shift| / critical) over a standard normal
+    z, F the distribution of chi / sqrt(n - 1): an integral without cancellation, right to about 1e-11 everywhere.
     """
     from scipy import special
 
