@@ -3,6 +3,8 @@
 import math
 import numbers
 
+MOST = 2**31 - 1  # of a count that compiled code takes as a 32-bit integer
+
 
 class UserError(ValueError):
     """Bad input: the message says in one line what came, what is allowed, and what to do.

@@ -269,6 +269,7 @@ def activate(gate, up, activation, *, backend=None):
     float32 or wider and rounded once. Differentiable, twice too. Raises UserError for unequal or unsupported inputs.
     """
     activation_function(activation, gate is not None)
+    OPERATION.check_name(backend)
     up = floating("up", up, dispatched=True)
     gate = None if gate is None else floating("gate", gate, dispatched=True)
     if up.dim() < 1:

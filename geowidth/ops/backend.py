@@ -89,6 +89,11 @@ class Operation:
             _log_once(f"{self.name}: stepping past backend {candidate.name}: {reason}")
         raise UserError(f"no backend serves {self.name} on device {device!r}")
 
+    def check_name(self, backend):
+        """Refuse what is not the name of a backend of the op, or None, where the device is not known yet."""
+        if backend is not None:
+            choose(f"backend of {self.name}", backend, tuple(dict.fromkeys(b.name for b in self.backends)))
+
     def report(self, device):
         """[(backend name, None or the sentence against it)] on `device`, in order of preference."""
         return [(b.name, b.why_not(device_type=device)) for b in self.backends if device in b.devices]

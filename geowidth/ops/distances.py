@@ -65,6 +65,7 @@ def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, b
     names, single = _names(geometry)
     radius = check_radius(radius)
     threads = None if threads is None else thread_count(threads)
+    OPERATION.check_name(backend)
     x, y = _checked_inputs(x, y)
     if out is not None:
         return _into(out, x, y, names, single, radius, backend, threads)
@@ -80,7 +81,7 @@ def pairwise_distances_reference(x, y=None, geometry="raw", radius=HYPERBOLIC_RA
 def _names(geometry):
     if isinstance(geometry, str) and geometry != "all":
         return [choose("geometry", geometry, [*GEOMETRIES, "all"])], True
-    return list(choose_several("geometry", GEOMETRIES if geometry == "all" else geometry, GEOMETRIES)), False
+    return list(GEOMETRIES if isinstance(geometry, str) else choose_several("geometry", geometry, GEOMETRIES)), False
 
 
 def _checked_inputs(x, y):

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from geowidth.errors import UserError, choose, positive, whole
+from geowidth.errors import MOST, UserError, choose, positive, whole
 from geowidth.inputs import numbers_on
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
@@ -87,7 +87,7 @@ def entropic_gromov_wasserstein(
     tolerance = positive("tolerance", tolerance)
     eps = None if eps is None else positive("eps", eps)
     eps_rel = positive("eps_rel", eps_rel)
-    max_iterations = whole("max_iterations", max_iterations, 1)
+    max_iterations = whole("max_iterations", max_iterations, 1, MOST)
     rank = None if rank is None else whole("rank", rank, 0)
     c1, c2 = cost_pair(c1, c2, threads, same_size=False)
     a, b = weights(p, len(c1), "p", c1.device), weights(q, len(c2), "q", c1.device)
@@ -159,8 +159,9 @@ def _start(problem, start, c1, c2):
 
 def _each(start):
     """The starts in `start`: itself, or the entries of a sequence that is not a coupling's rows of numbers."""
-    several = isinstance(start, (list, tuple)) and any(isinstance(one, str) or _axes(one) > 1 for one in start)
-    return start if several or start in ([], ()) else [start]
+    if isinstance(start, (list, tuple)) and (not start or any(isinstance(s, str) or _axes(s) > 1 for s in start)):
+        return start
+    return [start]
 
 
 def _axes(value):

@@ -191,9 +191,10 @@ class _Direct(torch.autograd.Function):
     backward = staticmethod(_gradients)
 
 
-def _check(tensors, activation, recompute, input_precision):
+def _check(tensors, activation, recompute, backend, input_precision):
     x, gate, up, down = (tensors[name] for name in INPUTS[:4])
     activation_function(activation, gate is not None)
+    OPERATION.check_name(backend)
     choose("recompute", recompute, RECOMPUTE)
     choose("input_precision", input_precision, INPUT_PRECISIONS)
     if x is None or up is None or down is None:
@@ -261,7 +262,7 @@ def ffn(
     tensors = dict(x=x, gate=gate, up=up, down=down, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
     tensors = {name: t if t is None else floating(name, t, dispatched=True) for name, t in tensors.items()}
     tensors = _autocast(tensors)
-    _check(tensors, activation, recompute, input_precision)
+    _check(tensors, activation, recompute, backend, input_precision)
     inputs = list(tensors.values())
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     shape = inputs[0].shape

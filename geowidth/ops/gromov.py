@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from geowidth.errors import choose, choose_several, flag, positive, whole
+from geowidth.errors import MOST, choose, choose_several, flag, positive, whole
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.gromov_cuda import CudaKernels
@@ -106,7 +106,7 @@ def gromov_wasserstein(
     threads = thread_count(threads)
     tolerance = positive("tolerance", tolerance)
     starts, swaps = _starts(starts), flag("swaps", swaps)
-    max_iterations = whole("max_iterations", max_iterations, 1)
+    max_iterations = whole("max_iterations", max_iterations, 1, MOST)
     c1, c2 = cost_pair(c1, c2, threads, same_size=True)
     chosen = GROMOV_WASSERSTEIN.choose(c1.device.type, backend)
     exponent = common_exponent(c1, c2)

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from geowidth import inputs
-from geowidth.errors import UserError, positive, whole
+from geowidth.errors import MOST, UserError, positive, whole
 from geowidth.inputs import refuse_entry
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
@@ -44,7 +44,8 @@ def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000,
     1e-12 of the cost's range (row and column minima taken off). Raises UserError naming the argument and bad index.
     """
     threads, eps = thread_count(threads), positive("eps", eps)
-    tolerance, max_iterations = positive("tolerance", tolerance), whole("max_iterations", max_iterations, 1)
+    tolerance = positive("tolerance", tolerance)
+    max_iterations = whole("max_iterations", max_iterations, 1, MOST)
     cost = inputs.tensor("cost", cost).detach()
     if cost.ndim != 2 or 0 in cost.shape:
         raise UserError(f"cost has shape {tuple(cost.shape)}; (n, m), not empty, is needed")

@@ -1,4 +1,4 @@
-"""Arrays as callers hand them over: for a clean float64 array, values that mean the same and values that mean nothing."""
+"""Arrays as callers hand them over, made from a clean float64 array: those that mean its numbers, those that mean none."""
 
 import tempfile
 import warnings
@@ -184,7 +184,21 @@ SCALARS = {
     "set": {1}, "numpy bool": np.True_, "one": np.int64(1), "a type": int,
 }  # fmt: skip
 # What no argument takes for a number, and what none takes for a name or a switch.
-NO_NUMBER = ("true", "digits", "text", "empty", "NaN", "list", "mapping", "array", "complex", "tensor", "object", "bytes", "set")
+NO_NUMBER = (
+    "true",
+    "digits",
+    "text",
+    "empty",
+    "NaN",
+    "list",
+    "mapping",
+    "array",
+    "complex",
+    "tensor",
+    "object",
+    "bytes",
+    "set",
+)
 NO_NUMBER += ("numpy bool", "a type")
 NO_NAME = tuple(set(SCALARS) - {"none"})
 NO_SWITCH = tuple(set(SCALARS) - {"true", "numpy bool"})

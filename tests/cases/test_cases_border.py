@@ -1,4 +1,4 @@
-"""Cases of the border (A7, A9, B6, H4): every op and command takes any array that means numbers, or names what is wrong.
+"""Cases of the border (A7, A9, B6, H4): ops and commands take any array that means numbers, or name what is wrong.
 
 A new op is a row of ARRAYS, and one of SCALAR_ARGUMENTS for each argument that is not an array.
 """
@@ -14,6 +14,7 @@ import torch
 from geowidth import geometry as geo
 from geowidth.cli import main
 from geowidth.errors import UserError
+from geowidth.inputs import FLOATS
 from geowidth.measure import diagram_distance, intrinsic_dimension, merge_duplicates, persistence_diagram
 from geowidth.ops import (
     activate,
@@ -32,7 +33,6 @@ BARS = np.array([[1.0, 4], [2, 3], [5, 9]])
 START = np.array([1.0, 0, 3, 2, 5, 4])
 SIXTHS, COUPLING = np.full(6, 1 / 6), np.full((6, 6), 1 / 36)
 rows, metric = torch.from_numpy(POINTS), torch.from_numpy(METRIC)
-weights = torch.ones(2, 3, dtype=torch.float64)
 
 # name: (the argument, a clean array for it, call)
 ARRAYS = {
@@ -65,10 +65,10 @@ ARRAYS = {
     "diagram b": ("b", BARS, lambda v: diagram_distance(BARS[:1], v)),
     "angle": ("angle", START / 2, geo.hyperbolic_from_angle),
     "activate up": ("up", POINTS, lambda v: activate(None, v, "silu")),
-    "activate gate": ("gate", POINTS, lambda v: activate(v, torch.ones(6, 3, dtype=v.dtype), "silu")),
-    "ffn x": ("x", POINTS, lambda v: ffn(v, None, *[weights.to(v.dtype)] * 2, "silu")),
-    "ffn up": ("up", POINTS, lambda v: ffn(rows.to(v.dtype), None, v, rows.to(v.dtype), "silu")),
-    "ffn down": ("down", POINTS, lambda v: ffn(rows.to(v.dtype), None, rows.to(v.dtype), v, "silu")),
+    "activate gate": ("gate", POINTS, lambda v: activate(v, _with(v, POINTS), "silu")),
+    "ffn x": ("x", POINTS, lambda v: ffn(v, None, _with(v, POINTS), _with(v, POINTS), "silu")),
+    "ffn up": ("up", POINTS, lambda v: ffn(_with(v, POINTS), None, v, _with(v, POINTS), "silu")),
+    "ffn down": ("down", POINTS, lambda v: ffn(_with(v, POINTS), None, _with(v, POINTS), v, "silu")),
 }
 LAYERS = tuple(name for name in ARRAYS if name.startswith(("activate", "ffn")))  # take floating tensors alone
 
@@ -84,8 +84,15 @@ def _like(value, array):
     return array.astype(np.float32 if narrow and not isinstance(value, list) else np.float64)
 
 
+def _with(value, array):
+    """`array` as a tensor in the dtype of the tensor `value`, where a layer takes that one."""
+    return torch.from_numpy(array).to(value.dtype if value.dtype in FLOATS else torch.float64)
+
+
 def _numbers(result):
-    return np.asarray(result.detach().double().numpy() if isinstance(result, torch.Tensor) else result, dtype=np.float64)
+    return np.asarray(
+        result.detach().double().numpy() if isinstance(result, torch.Tensor) else result, dtype=np.float64
+    )
 
 
 @pytest.mark.parametrize("row", ARRAYS)
@@ -223,7 +230,7 @@ def test_B6_files_that_hold_no_real_numbers(tmp_path, capsys):
 
 gromov = partial(gromov_wasserstein, METRIC, OTHER)
 entropic = partial(entropic_gromov_wasserstein, METRIC, OTHER)
-dimension = partial(intrinsic_dimension, METRIC)
+dimension = partial(intrinsic_dimension, METRIC, estimators=("twonn_mle", "mle"))
 layer = partial(ffn, rows, None, rows, rows)
 # (call, argument, kind): kind says what is certainly refused.
 SCALAR_ARGUMENTS = [
@@ -237,20 +244,20 @@ SCALAR_ARGUMENTS = [
     (partial(geo.hyperbolic_from_angle, 1.0), "radius", "number"),
     (partial(geo.poincare_distance, rows / 20, rows / 20), "curvature", "number"),
     (dimension, "k", "number"),
+    (partial(intrinsic_dimension, METRIC, k=3), "estimators", "name"),
     (partial(persistence_diagram, METRIC), "threshold", "number"),
     (partial(persistence_diagram, METRIC), "validate", "switch"),
-    (dimension, "validate", "switch"),
+    (partial(dimension, k=3), "validate", "switch"),
     (gromov, "swaps", "switch"),
     (gromov, "starts", "name"),
     (entropic, "start", "name"),
     (partial(pairwise_distances, rows), "geometry", "name"),
     (partial(geo.reference_distances, rows, rows), "geometry", "name"),
     (partial(geo.paired_distances, rows, rows), "geometry", "name"),
-    (dimension, "estimators", "name"),
     (partial(merge_duplicates, METRIC), "precision", "name"),
     (partial(diagram_distance, BARS, BARS), "ground", "name"),
     (partial(diagram_distance, BARS, BARS), "order", "number"),
-    *[(op, "backend", "name") for op in (partial(pairwise_distances, rows), gromov, entropic, partial(assignment, METRIC))],
+    *[(op, "backend", "name") for op in (gromov, entropic, partial(pairwise_distances, rows), partial(assignment, METRIC))],
     (partial(sinkhorn, METRIC, 1.0), "backend", "name"),
     (partial(activate, None, rows, "silu"), "backend", "name"),
     (partial(layer, "silu"), "backend", "name"),
