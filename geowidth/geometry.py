@@ -124,7 +124,7 @@ def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
     scale = chord_scale(check_radius(radius))
     x, y = tensor("x", x).double(), tensor("y", y).double()
     if x.shape != y.shape or x.ndim != 2:
-        raise UserError(f"x is {tuple(x.shape)} and y is {tuple(y.shape)}; paired rows need equal shapes (n, d)")
+        raise UserError(f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; paired rows need equal ones (n, d)")
     if geometry == "raw":
         return torch.linalg.vector_norm(x - y, dim=1)
     check_directions(x, "x")
@@ -221,7 +221,7 @@ def poincare_distance(x, y, curvature=-1.0):
     curvature = number("curvature", curvature, "a finite number below 0 (default -1)", lambda c: -math.inf < c < 0)
     x, y = tensor("x", x), tensor("y", y)
     if x.ndim == 0 or x.shape != y.shape:
-        raise UserError(f"x is {tuple(x.shape)} and y is {tuple(y.shape)}; points need equal shapes (..., d)")
+        raise UserError(f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; points need equal ones (..., d)")
     root = math.sqrt(-curvature)
     x, y = x.double() * root, y.double() * root
     room = _room(x, "x", root) * _room(y, "y", root)

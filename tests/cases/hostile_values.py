@@ -1,4 +1,4 @@
-"""Arrays as callers hand them over, made from a clean float64 array: those that mean its numbers, those that mean none."""
+"""Arrays as callers hand them over, from a clean float64 array: those that mean its numbers, and those that do not."""
 
 import tempfile
 import warnings
