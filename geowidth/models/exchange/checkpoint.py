@@ -195,7 +195,8 @@ def tokenizer_files(folder):
 
 def _content(path):
     try:
-        return path.read_bytes() if path.name in BINARY else path.read_text(encoding="utf-8")
+        content = path.read_bytes()  # not as text, which would change the ends of lines
+        return content if path.name in BINARY else content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start}); mend or remove it") from error
     except OSError as error:

@@ -84,7 +84,10 @@ def write_nemotron(checkpoint, folder):
     widths = [-(-width // NEMOTRON_STEP) * NEMOTRON_STEP for width in shape.widths]
     wide = padded(checkpoint, widths)
     text, auto_map = modelling_file("llama", "nemotron-nas", "DeciLM", blocks=True)
-    config = {**stock_config(wide), "model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
+    # Absent fields have the defaults of the source's family, which the format's own, a llama, does not share.
+    absent = {name: value for name, value in DEFAULTS[shape.family].items() if value is not None}
+    config = {**(absent if shape.family != "llama" else {}), **stock_config(wide)}
+    config |= {"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
     write_config(folder, config | {"auto_map": auto_map, "block_configs": nemotron_blocks(wide.shape)})
     records.write_text(folder / f"{MODULE}.py", text)
     _write_weights(folder, _without_empty_layers(wide), checkpoint.files)

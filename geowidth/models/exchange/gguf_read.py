@@ -174,11 +174,10 @@ def _refuse_unknown(stated, architecture, path):
 
 def _widths(stated, layers, path):
     widths = stated.tolist() if isinstance(stated, np.ndarray) else stated
-    if not isinstance(widths, list):
-        return [widths] * layers
+    widths = widths if isinstance(widths, list) else [widths] * layers
     if len(widths) != layers:
         raise UserError(f"{path}: feed_forward_length has {len(widths)} entries for {layers} layers")
-    return widths
+    return [whole(f"{path}: feed_forward_length", width, 0) for width in widths]
 
 
 def _linear(stated, path):
