@@ -7,7 +7,15 @@ import numpy as np
 from geowidth import records
 from geowidth.allocate.cost import UNITS, TableCost, linear_cost
 from geowidth.allocate.frame import Frame
-from geowidth.allocate.problem import Problem, count_layers, file_path, load_work, whole_number
+from geowidth.allocate.problem import (
+    Problem,
+    count_layers,
+    experts_of,
+    file_path,
+    load_work,
+    per_expert,
+    whole_number,
+)
 from geowidth.allocate.schedule import Schedule
 from geowidth.allocate.schedules import CONTROLS, find_rule, schedule_names
 from geowidth.errors import UserError, choose, number, shown
@@ -64,6 +72,9 @@ def allocate(
         if not rule.control:
             raise UserError(f"control is {shown(control)}, a schedule of its own; give it as the schedule")
     work = load_work(work)
+    experts = None if work is None else experts_of(work)
+    if experts is not None:
+        work = per_expert(work, experts[0])
     problem = Problem(count_layers(layers, work), base_width, work, seed)
     if work is not None:
         model_dimension = work.model_dimension if model_dimension is None else model_dimension
@@ -72,17 +83,21 @@ def allocate(
     if projections is None:
         projections = 3 if cost_table is None else cost_table.facts.get("projections", 3)
     sizes = {"model_dimension": model_dimension, "projections": projections, "biases": biases}
-    costs = _costs(problem.layers, unit, *sizes.values(), cost_table)
+    if experts is not None:
+        sizes |= dict(zip(("experts", "active_experts"), map(list, experts), strict=True))
+        if cost_table is not None:
+            raise UserError("the cost table is of one FFN, the work profile of a mixture of experts; use another unit")
+    costs = _costs(problem.layers, unit, sizes, cost_table)
     amount, base_width = _budget(problem, costs[0], budget)
     frame = Frame(problem, costs[0], amount, quantum * degree, floor, cap, limit)
     return _schedule(frame, frame.answer(rule, options), base_width, costs[1], sizes)
 
 
-def _costs(layers, unit, model_dimension, projections, biases, cost_table):
+def _costs(layers, unit, sizes, cost_table):
     """The cost of the budget, and the cost in parameters where the model dimension is known."""
     parameters = None
-    if model_dimension is not None:
-        parameters = linear_cost("parameters", layers, model_dimension, projections, biases)
+    if sizes["model_dimension"] is not None:
+        parameters = linear_cost("parameters", layers, **sizes)
     unit = unit or ("milliseconds" if cost_table is not None else "width" if parameters is None else "parameters")
     choose("budget unit", unit, UNITS)
     if unit != "milliseconds":
@@ -90,7 +105,7 @@ def _costs(layers, unit, model_dimension, projections, biases, cost_table):
             raise UserError(
                 f"a cost table came with a budget in {unit}; only milliseconds use it: leave one of them out"
             )
-        return linear_cost(unit, layers, model_dimension, projections, biases), parameters
+        return linear_cost(unit, layers, **sizes), parameters
     if cost_table is None:
         raise UserError("a budget in milliseconds needs a cost table; make one with geowidth cost and give it (--cost)")
     return cost_table, parameters
@@ -137,8 +152,11 @@ def _schedule(frame, answer, base_width, parameters, sizes):
         "cap": [None if np.isinf(c) else c for c in answer.cap.tolist()],
         "max_distinct_widths": frame.limit,
         "seed": frame.problem.seed,
-        **({} if parameters is None else sizes),
+        **({name: value for name, value in sizes.items() if parameters is not None or "experts" in name}),
     }
+    if "experts" in sizes:
+        words = "the model has experts: these are the widths of each of them, and the budget counts them all"
+        details["notes"] = [*details.get("notes", ()), words]
     return Schedule(
         name=answer.rule.name,
         widths=tuple(int(w) for w in widths),

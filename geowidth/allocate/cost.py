@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from geowidth import records
-from geowidth.allocate.surrogate import per_layer
+from geowidth.allocate.surrogate import count, per_layer
 from geowidth.errors import UserError, choose, positive, shown
 from geowidth.errors import whole as whole_number
 
@@ -14,6 +14,7 @@ UNITS = (*LINEAR_UNITS, "milliseconds")
 KIND = "geowidth.cost"
 SCHEMA = 1
 MOST_COUNTED = 2**53  # of widths, parameters, FLOPs: beyond, float64 skips whole numbers
+MOST_LAYERS = 100_000
 WIDEST_MEASURED = 2**31
 
 
@@ -26,7 +27,7 @@ class LinearCost:
     fixed: np.ndarray
 
     def __post_init__(self):
-        layers = np.size(self.per_width)
+        layers = count(self.per_width)
         for name, least in (("per_width", 1), ("fixed", 0)):
             object.__setattr__(self, name, whole(f"{name} of a cost", getattr(self, name), layers, least))
 
@@ -122,19 +123,24 @@ def _flags(what, values, layers):
     return np.array(listed, dtype=bool)
 
 
-def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False):
+def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False, experts=1, active_experts=1):
     """The cost of FFN layers in one of the linear units.
 
     "width": the widths themselves. "parameters": weights and, with `biases`, biases: projections * d per unit of width
     (3 gated: gate, up, down; 2 plain: up, down), a bias for every hidden unit of the projections into the FFN and d for
     the one out of it. "flops": forward floating-point operations per token, 2 a weight and 1 a bias; activations are
-    not counted. `model_dimension` d, `projections` and `biases` may differ from layer to layer (lists).
+    not counted. `model_dimension` d, `projections`, `biases` and experts may differ from layer to layer (lists).
+
+    A layer of `experts` has as many FFNs of one width, each of which a unit of width widens: that many times the width
+    and the parameters, and the FLOPs of the `active_experts` that each token visits. Routers are not counted.
     """
     choose("budget unit", unit, LINEAR_UNITS)
-    layers = whole_number("layers", layers, 1)
-    ones = np.ones(layers, dtype=np.int64)
+    layers = whole_number("layers", layers, 1, MOST_LAYERS)
+    total, active = whole("experts", experts, layers), whole("active experts", active_experts, layers)
+    if (active > total).any():
+        raise UserError(f"active experts is {shown(active_experts)}; allowed: up to the experts, {shown(experts)}")
     if unit == "width":
-        return LinearCost(unit, ones, 0 * ones)
+        return LinearCost(unit, total, 0 * total)
     if model_dimension is None:
         raise UserError(f"a budget in {unit} needs the model dimension; give it (--model-dimension) or count in width")
     dimension = whole("model dimension", model_dimension, layers)
@@ -143,4 +149,7 @@ def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False)
         raise UserError(f"projections is {shown(projections)}; allowed: 2 (up, down) or 3 (gate, up, down)")
     bias = _flags("biases", biases, layers)
     weights, hidden, out = matrices * dimension, bias * (matrices - 1), bias * dimension
-    return LinearCost(unit, weights + hidden if unit == "parameters" else 2 * weights + hidden, out)
+    many, per_width = (total, weights + hidden) if unit == "parameters" else (active, 2 * weights + hidden)
+    if (many.astype(float) * per_width > MOST_COUNTED).any():
+        raise UserError(f"a unit of width costs more than {MOST_COUNTED} {unit}, the most that is counted")
+    return LinearCost(unit, many * per_width, many * out)

@@ -9,10 +9,10 @@ from geowidth.allocate import solve
 from geowidth.allocate.cost import MOST_COUNTED, LinearCost, TableCost
 from geowidth.allocate.distinct import round_distinct
 from geowidth.allocate.problem import Problem, bound
-from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, round_widths
+from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, labels_of, round_widths
 from geowidth.allocate.schedules import Optimum, Shape, find_rule
 from geowidth.allocate.timed import fit_time, uniform_time_width
-from geowidth.errors import UserError
+from geowidth.errors import UserError, shown
 
 # The surrogate alone might starve a layer. Within these multiples of the uniform width no layer is starved or bloated.
 SURROGATE_FLOOR, SURROGATE_CAP = "0.25x", "4x"
@@ -103,15 +103,13 @@ class Frame:
     def _shaped(self, rule, found, bounds, settings):
         """A shape scaled to the budget and rounded."""
         floor, cap = bounds
-        shape = self._check_shape(rule, found.widths)
+        shape, tied = self._check_shape(rule, found.widths), labels_of(found.tied, self.problem.layers)
         if self.timed:
-            real, rounding = fit_time(
-                shape, None, self.cost, self.budget, floor, cap, self.step, found.tied, self.limit
-            )
+            real, rounding = fit_time(shape, None, self.cost, self.budget, floor, cap, self.step, tied, self.limit)
         else:
             low, high, room = self._feasible(floor, cap)
             real = solve.fit_shape(shape, self.cost.per_width, room, low, high)
-            rounding = self._rounded(Closest(real), floor, cap, found.tied, real)
+            rounding = self._rounded(Closest(real), floor, cap, tied, real)
         return Answer(rule, real, rounding, floor, cap, settings, dict(found.details))
 
     def _feasible(self, floor, cap):
@@ -131,11 +129,13 @@ class Frame:
         return lowest, highest, min(self.budget - float(self.cost.fixed.sum()), float(self.cost.per_width @ highest))
 
     def _check_shape(self, rule, widths):
-        shape = np.asarray(widths, dtype=np.float64)
+        try:
+            shape = np.asarray(widths, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            shape = np.full(1, np.nan)
         if shape.shape != (self.problem.layers,) or not np.isfinite(shape).all() or not (shape > 0).all():
             raise UserError(
-                f"schedule {rule.name!r} gives {shape.tolist()}; "
-                f"{self.problem.layers} finite numbers above 0 are needed"
+                f"schedule {rule.name!r} gives {shown(widths)}; {self.problem.layers} finite numbers above 0 are needed"
             )
         # Only ratios count. Those of numbers near the ends of float64 would overflow; those under 2^-60 mean the floor.
         return np.maximum(shape / shape.max(), 2.0**-60)

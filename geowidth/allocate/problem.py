@@ -2,15 +2,13 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from geowidth.allocate.cost import MOST_COUNTED
+from geowidth.allocate.cost import MOST_COUNTED, MOST_LAYERS
 from geowidth.allocate.surrogate import per_layer
 from geowidth.errors import UserError, shown, whole
-
-MOST_LAYERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,26 @@ def load_work(work):
     from geowidth.measure.profile import WorkProfile
 
     return WorkProfile.read(file_path("work", work))
+
+
+def experts_of(work):
+    """(experts, those that each token visits) of every layer of a work profile, or None where all FFNs are plain.
+
+    A profile that was measured before experts were counted is refused if it is of a mixture of experts.
+    """
+    pairs = getattr(work, "experts", ())
+    clouds = (getattr(work, "settings", None) or {}).get("clouds")
+    if not pairs and isinstance(clouds, dict) and clouds.get("family") == "mixtral":
+        raise UserError(
+            "the work profile is of a mixture of experts and does not say how many there are; "
+            "measure again with geowidth measure"
+        )
+    return tuple(zip(*pairs, strict=True)) if any(tuple(pair) != (1, 1) for pair in pairs) else None
+
+
+def per_expert(work, experts):
+    """The work profile with the width of one expert in place of that of all of a layer's experts together."""
+    return replace(work, widths=tuple(width // count for width, count in zip(work.widths, experts, strict=True)))
 
 
 def file_path(what, value):

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from geowidth.allocate.cost import MOST_COUNTED
+from geowidth.allocate.cost import MOST_COUNTED, LinearCost
 from geowidth.allocate.knapsack import TOLERANCE, choose_within, summed
-from geowidth.allocate.surrogate import per_layer
+from geowidth.allocate.surrogate import Surrogate, per_layer
 from geowidth.allocate.thresholds import hand_out, split, widen
-from geowidth.errors import UserError, whole
+from geowidth.errors import UserError, shown, whole
 
 _FIRST_REACH = 8  # steps on each side of the relaxed optimum that are looked at first
 _MOST_CHOICES = 2**16  # widths of all layers together that one knapsack takes in
@@ -94,6 +94,21 @@ def check_bounds(floor, cap, layers):
     return per_layer("floor", floor, layers), per_layer("cap", cap, layers, most=np.inf)
 
 
+def labels_of(tied, layers):
+    """Labels of tied layers as whole numbers from 0 up, int64 (layers,); None for none."""
+    if tied is None:
+        return None
+    try:
+        labels = np.asarray(tied)
+        if labels.shape != (layers,) or labels.dtype.kind not in "iubU":
+            raise ValueError
+    except ValueError as error:
+        raise UserError(
+            f"tied is {shown(tied)}; allowed: one whole number or text a layer, {layers} of them"
+        ) from error
+    return np.unique(labels, return_inverse=True)[1]
+
+
 def bounds_in_steps(floor, cap, step):
     """(lowest, highest) numbers of steps, int64 (layers,); refuses a step of which no multiple lies within bounds."""
     low = np.maximum(np.ceil(_snapped(floor / step)), 1.0)
@@ -139,7 +154,10 @@ def round_widths(objective, cost, budget, floor, cap, step, tied=None, near=None
     Returns a Rounding. `exact` and `lower` hold up to 1e-12 of the objective, or of the distances that Closest squares.
     """
     budget, step = whole("budget", budget, 0, MOST_COUNTED), whole("quantum", step, 1, MOST_COUNTED)
-    floor, cap = check_bounds(floor, cap, objective.size)
+    if not isinstance(objective, (Surrogate, Closest)) or not isinstance(cost, LinearCost):
+        raise UserError(f"objective is {shown(objective)}, cost {shown(cost)}; a Surrogate and a LinearCost are needed")
+    floor, cap, tied = *check_bounds(floor, cap, objective.size), labels_of(tied, objective.size)
+    per_layer("per_width of the cost", cost.per_width, objective.size)
     low, high = bounds_in_steps(floor, cap, step)
     check_affordable(cost, budget, low, high, cap, step)
     price, room = cost.per_width * step, budget - cost.total(low, step)

@@ -3,14 +3,15 @@
 from dataclasses import dataclass, field
 
 from geowidth import records
+from geowidth.allocate.problem import file_path
 from geowidth.allocate.schedule_checks import check_schedule, fits
-from geowidth.errors import UserError, choose, whole
+from geowidth.errors import UserError, choose, shown, whole
 
 KIND = "geowidth.schedule"
 SCHEMA = 1
 _FIELDS = {
     "name": (str, "a text"),
-    "widths": (list, "a list with one whole number a layer"),
+    "widths": ((list, tuple), "a list with one whole number a layer"),
     "budget": (dict, "an object with unit, value and spent"),
     "quantum": (int, "a whole number"),
     "settings": (dict, "an object"),
@@ -41,10 +42,11 @@ class Schedule:
     environment: dict = field(default_factory=dict)
 
     def __post_init__(self):
+        _check_types(vars(self))
         widths = self.widths
         if not widths or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths):
             raise UserError(
-                f"widths of schedule {self.name!r} are {widths!r}; a list of whole numbers above 0 is needed"
+                f"widths of schedule {self.name!r} are {shown(widths)}; a list of whole numbers above 0 is needed"
             )
         object.__setattr__(self, "widths", tuple(widths))
         check_schedule(self)
@@ -91,9 +93,7 @@ class Schedule:
         for name in value:
             choose("field of a schedule", name, _ALL_FIELDS)
         value = {"quantum": 1, "settings": {}, "details": {}, "environment": {}, **value}
-        for name, (kind, words) in _FIELDS.items():
-            if not isinstance(value.get(name), kind):
-                raise UserError(f"not a schedule: {name} is {value.get(name)!r}; needed: {words}")
+        _check_types(value)
         fields = {name: value[name] for name in _FIELDS} | {"base_width": value.get("base_width")}
         schedule = cls(**fields | {"widths": tuple(value["widths"])})
         if whole("layers", value.get("layers", schedule.layers), 1) != schedule.layers:
@@ -109,7 +109,15 @@ class Schedule:
     @classmethod
     def read(cls, path):
         """Read a schedule.json; a file that is none is refused."""
+        file_path("schedule", path)
         try:
             return cls.from_json(records.read_json(path, KIND, SCHEMA))
         except UserError as error:
             raise error if str(path) in str(error) else UserError(f"{path}: {error}") from None
+
+
+def _check_types(values):
+    """Refuse fields that are missing or of the wrong type."""
+    for name, (kind, words) in _FIELDS.items():
+        if not isinstance(values.get(name), kind):
+            raise UserError(f"not a schedule: {name} is {shown(values.get(name))}; needed: {words}")

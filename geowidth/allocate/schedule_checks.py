@@ -3,15 +3,17 @@
 import math
 import numbers
 
-from geowidth.allocate.cost import MOST_COUNTED, UNITS, linear_cost
-from geowidth.errors import UserError, choose, whole
+from geowidth.allocate.cost import LINEAR_UNITS, MOST_COUNTED, UNITS, linear_cost
+from geowidth.errors import UserError, choose, shown, whole
 
+# Settings of a schedule that say what a unit of width costs: arguments of linear_cost.
+SIZES = ("model_dimension", "projections", "biases", "experts", "active_experts")
 TIME_SLACK = 1e-9  # sums of the same times in another order differ in the last digits
 
 
 def check_schedule(schedule):
     """Refuse a Schedule whose fields are of the wrong type or contradict its widths."""
-    what = f"schedule {schedule.name!r}"
+    what = f"schedule {shown(schedule.name)}"
     too_wide = next((w for w in schedule.widths if w > MOST_COUNTED), None)
     if too_wide is not None:
         raise UserError(f"{what} has a width above {MOST_COUNTED}, the most that is counted")
@@ -30,7 +32,7 @@ def _check_heads(schedule, what):
     if heads is None:
         return
     if not isinstance(heads, (list, tuple)) or len(heads) != schedule.layers:
-        raise UserError(f"{what} has heads {heads!r}; needed: a list with one whole number a layer")
+        raise UserError(f"{what} has heads {shown(heads)}; needed: a list with one whole number a layer")
     for count in heads:
         whole(f"heads of a layer of {what}", count, 1)
 
@@ -43,7 +45,7 @@ def _check_totals(schedule, what):
     for name in ("value", "spent"):
         number = budget.get(name, 0)
         if isinstance(number, bool) or not isinstance(number, numbers.Real) or not 0 <= number < math.inf:
-            raise UserError(f"{what} has a budget with {name} {number!r}; allowed: finite numbers from 0 up")
+            raise UserError(f"{what} has a budget with {name} {shown(number)}; allowed: finite numbers from 0 up")
     slack = TIME_SLACK * budget["value"] if budget.get("unit") == "milliseconds" else 0
     if "spent" in budget and "value" in budget and budget["spent"] > budget["value"] + slack:
         raise UserError(f"{what} spends {budget['spent']} of a budget of {budget['value']}; allocate again")
@@ -58,18 +60,15 @@ def _check_totals(schedule, what):
 
 def cost_of(schedule, unit):
     """The LinearCost of the schedule's layers, or None where it does not say what its FFNs are."""
-    settings = schedule.settings
-    if unit == "width":
-        return linear_cost("width", schedule.layers)
-    if unit not in ("parameters", "flops") or settings.get("model_dimension") is None:
+    sizes = {name: schedule.settings[name] for name in SIZES if name in schedule.settings}
+    if unit != "width" and (unit not in LINEAR_UNITS or sizes.get("model_dimension") is None):
         return None
-    described = (settings["model_dimension"], settings.get("projections", 3), settings.get("biases", False))
-    return linear_cost(unit, schedule.layers, *described)
+    return linear_cost(unit, schedule.layers, **sizes)
 
 
 def fits(schedule, reader, layers, dimension, heads, projections, biases):
     """Refuse a schedule that states what `reader` would have to leave out; see Schedule.widths_for."""
-    what = f"schedule {schedule.name!r}"
+    what = f"schedule {shown(schedule.name)}"
     if schedule.layers != layers:
         raise UserError(f"{what} has {schedule.layers} layers, the model {layers}; allocate for {layers} layers")
     stated = schedule.heads
@@ -77,6 +76,10 @@ def fits(schedule, reader, layers, dimension, heads, projections, biases):
         raise UserError(
             f"{what} has attention heads {' '.join(map(str, stated))} by layer; {reader} gives every layer {heads}: "
             f"allocate without heads (--option taper=ffn)"
+        )
+    if schedule.settings.get("experts") is not None:
+        raise UserError(
+            f"{what} is for a mixture of experts, {reader} builds plain FFNs: take the widths from the file"
         )
     counted = cost_of(schedule, schedule.budget.get("unit"))
     if counted is None or counted.unit == "width":

@@ -7,11 +7,13 @@ w_l = clip((a_l c_l / (p_l nu))^(1/(1+a_l)), m_l, M_l). The spent budget falls c
 bracketed by "all at the cap" and "all at the floor" and found by Newton steps that fall back on bisection.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from geowidth.errors import UserError
+from geowidth.allocate.surrogate import Surrogate, per_layer
+from geowidth.errors import UserError, number, shown
 
 _ROUNDS = 200
 _TIGHT = 4e-16
@@ -58,7 +60,14 @@ def solve_surrogate(surrogate, cost, budget, floor, cap):
     cost: p_l > 0, what one unit of width costs; floor > 0 and cap (inf allowed), float64 (layers,). Layers without work
     stay at their floor; only when all others are at their caps do they share what is left, at one common width.
     """
-    cost, floor, cap = (np.broadcast_to(np.asarray(x, np.float64), (surrogate.size,)) for x in (cost, floor, cap))
+    if not isinstance(surrogate, Surrogate):
+        raise UserError(f"surrogate is {shown(surrogate)}; a Surrogate is needed")
+    budget = number("budget", budget, "a finite number from 0 up", lambda v: 0 <= v < math.inf)
+    cost = per_layer("cost", cost, surrogate.size, strict=True)
+    floor = per_layer("floor", floor, surrogate.size, strict=True)
+    cap = per_layer("cap", cap, surrogate.size, most=np.inf)
+    if (floor > cap).any():
+        raise UserError(f"the floor of layer {int(np.argmax(floor > cap))} is above its cap; lower the floor")
     check_feasible(budget, cost, floor, cap)
     # No layer can exceed what is left when all others sit at their floors; twice that makes every bound finite.
     reach = np.minimum(cap, 2.0 * (floor + max(budget - float(cost @ floor), 0.0) / cost))

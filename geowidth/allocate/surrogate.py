@@ -26,7 +26,7 @@ class Surrogate:
     exponent: np.ndarray
 
     def __post_init__(self):
-        layers = np.size(self.coefficient)
+        layers = count(self.coefficient)
         object.__setattr__(self, "coefficient", per_layer("coefficient", self.coefficient, layers))
         object.__setattr__(self, "exponent", per_layer("exponent", self.exponent, layers, strict=True))
         with np.errstate(over="ignore"):
@@ -50,6 +50,14 @@ class Surrogate:
     def slack(self, step):
         """Gains no further apart than this are equal: none but equal ones."""
         return 0.0
+
+
+def count(values):
+    """How many values there are: the length of a list or array, 1 for a single one."""
+    try:
+        return len(values)
+    except TypeError:
+        return 1
 
 
 def per_layer(what, values, layers, minimum=0.0, strict=False, most=_MOST_FLOAT):
@@ -110,7 +118,7 @@ def exponents(exponent, layers, dimension=None, smoothness=1.0):
 
 def calibrated_surrogate(difficulty, reference_widths, exponent):
     """The surrogate that equals `difficulty` e_l at the reference widths w0_l: c_l = e_l w0_l^(a_l)."""
-    layers = np.size(difficulty)
+    layers = count(difficulty)
     difficulty = per_layer("work", difficulty, layers)
     widths = per_layer("reference width", reference_widths, layers, strict=True)
     exponent = per_layer("exponent", exponent, layers, strict=True)

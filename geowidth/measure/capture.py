@@ -74,6 +74,7 @@ def capture(
         positions=positions,
         widths=widths,
         projections=family.projections,
+        experts=tuple(family.experts(model)),
         precision=kept.get("precision"),
         settings={
             "family": family.name,

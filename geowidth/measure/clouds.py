@@ -25,6 +25,7 @@ class Clouds:
     precision       name of the precision in which the states were produced: that of their dtype, or a coarser one given
                     here (a model run in bfloat16 whose states were widened afterwards). States of one point may differ
                     by its rounding
+    experts         (experts, those that each token visits) of every layer's FFN; () where that is not known
     """
 
     before: torch.Tensor
@@ -35,6 +36,7 @@ class Clouds:
     projections: int
     settings: dict
     precision: str | None = None
+    experts: tuple = ()
 
     def __post_init__(self):
         found = coarsest(self.precision, self.before.dtype, self.after.dtype)
@@ -54,7 +56,7 @@ class Clouds:
         names = ("before", "after", "token_ids", "positions")
         tensors = {name: getattr(self, name).contiguous().clone() for name in names}
         facts = {"kind": KIND, "schema": SCHEMA, "widths": self.widths, "projections": self.projections}
-        facts["precision"] = self.precision
+        facts |= {"precision": self.precision, "experts": self.experts}
         write_tensors(path, tensors, {"geowidth": records.dumps({**facts, "settings": self.settings})})
 
     @classmethod
@@ -67,6 +69,7 @@ class Clouds:
                 raise KeyError("kind")
             rest = {name: facts[name] for name in ("projections", "settings")}
             rest["precision"] = facts.get("precision")  # files of earlier versions lack it
+            rest["experts"] = tuple((int(total), int(active)) for total, active in facts.get("experts", ()))
             found = cls(**tensors, widths=tuple(facts["widths"]), **rest)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(

@@ -64,6 +64,14 @@ class Family:
         """The model's blocks, first layer first."""
         return list(_first(model, self.layers, f"the list of layers of a {self.name} model"))
 
+    def experts(self, model):
+        """(experts, those of them that each token visits) of every layer's FFN; 1 and 1 where it is a plain one."""
+        if "experts" not in self.down:
+            return [(1, 1)] * len(self.blocks(model))
+        active = int(getattr(model.config, "num_experts_per_tok", 1))
+        counts = [_experts(_first(block, self.down.split("|"), "the experts")) for block in self.blocks(model)]
+        return [(count, min(active, count)) for count in counts]
+
     def scale(self, model):
         """The number `added` is multiplied by."""
         return float(getattr(model.config, self.multiplier)) if self.multiplier else 1.0
@@ -171,6 +179,12 @@ FAMILIES = [
         projections=2,
     ),
 ]
+
+
+def _experts(down):
+    """How many experts there are: in one tensor (experts, d, width), or as modules in a list."""
+    fused = getattr(down, "down_proj", None)
+    return fused.shape[0] if fused is not None else len(down)
 
 
 def family_of(model):

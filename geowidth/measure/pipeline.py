@@ -227,6 +227,7 @@ def _assemble(clouds, settings, layers):
         widths=tuple(clouds.widths),
         model_dimension=clouds.before.shape[-1],
         projections=clouds.projections,
+        experts=tuple(clouds.experts),
         details=[r["details"] for r in layers],
         settings={**settings.to_json(), "clouds": clouds.settings, "precision": clouds.precision},
         environment=environment,

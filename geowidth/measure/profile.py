@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 
 from geowidth import records
-from geowidth.errors import UserError, choose, whole
+from geowidth.errors import UserError, choose, shown, whole
 
 KIND, SCHEMA = "geowidth.work", 1
 
@@ -14,7 +14,7 @@ class WorkProfile:
 
     work             work[geometry][statistic] = [one float per layer], in the unit of that geometry's distance
     dimension        dimension[estimator] = [one float per layer], of the cloud before the FFN
-    widths           FFN width at which each layer was measured
+    widths           FFN width at which each layer was measured, of all its experts together
     model_dimension  size of the residual stream
     projections      matrices per FFN (3 gated, 2 plain)
     details          per layer: certificates of gw, numbers of bars, tokens merged or flagged, bands when asked for
@@ -24,6 +24,8 @@ class WorkProfile:
                      [statistic] = [one float per layer]: the raw geometry without the tokens whose norm, before or
                      after the FFN, exceeds 5 times the median (attention sinks), which raw distances otherwise measure
                      alone; equal to work["raw"] where a layer has none. details[layer]["large_norm_tokens"] lists them
+    experts          (experts, those that each token visits) of every layer, (1, 1) for a plain FFN; () where that is
+                     not known, as in files of earlier versions
     """
 
     work: dict
@@ -35,6 +37,7 @@ class WorkProfile:
     settings: dict
     environment: dict = field(default_factory=records.environment)
     raw_without_large_norms: dict = field(default_factory=dict)
+    experts: tuple = ()
 
     @property
     def layers(self):
@@ -55,7 +58,9 @@ class WorkProfile:
         """Read work.json; a file that lacks a field or has lists of unequal length is refused."""
         value = records.read_json(path, KIND, SCHEMA)
         names = list(cls.__dataclass_fields__)
-        value.setdefault("raw_without_large_norms", {})  # files of earlier versions lack it
+        value = {"raw_without_large_norms": {}, "experts": [], **value}  # files of earlier versions lack these
+        for name in value:
+            choose(f"field of {path}", name, ["kind", "schema", *names])
         missing = [name for name in names if name not in value]
         if missing:
             raise UserError(f"{path} lacks {', '.join(missing)}; measure again with geowidth measure")
@@ -64,11 +69,18 @@ class WorkProfile:
         except (AttributeError, TypeError, UserError) as error:
             words = error if isinstance(error, UserError) else "it is not made of lists with one number a layer"
             raise UserError(f"{path}: {words}; measure again with geowidth measure") from error
-        return cls(**{**{name: value[name] for name in names}, "widths": tuple(value["widths"])})
+        fields = {name: value[name] for name in names} | {"experts": tuple(map(tuple, value["experts"]))}
+        return cls(**fields | {"widths": tuple(value["widths"])})
+
+
+_OBJECTS = ("work", "dimension", "settings", "environment", "raw_without_large_norms")
 
 
 def _check_lists(value):
     """Refuse a record of work whose lists are not numbers, one a layer."""
+    for name, kind in [(name, dict) for name in _OBJECTS] + [("details", list)]:
+        if not isinstance(value[name], kind):
+            raise UserError(f"{name} is {shown(value[name])}; needed: {'an object' if kind is dict else 'a list'}")
     lists = {"widths": value["widths"]}
     for geometry, statistics in value["work"].items():
         lists |= {f"{geometry} {statistic}": signal for statistic, signal in statistics.items()}
@@ -86,3 +98,18 @@ def _check_lists(value):
             raise UserError(f"{name} holds {wrong!r}, which is no number")
     for width in value["widths"]:
         whole("a width", width, 0)
+    _check_experts(value)
+
+
+def _check_experts(value):
+    """Refuse numbers of experts that are none, or that the widths of all experts together do not divide into."""
+    pairs = value["experts"]
+    if pairs and len(pairs) != len(value["widths"]):
+        raise UserError(f"experts has {len(pairs)} layers, widths has {len(value['widths'])}")
+    for width, pair in zip(value["widths"], pairs, strict=False):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise UserError(f"experts holds {shown(pair)}; needed: how many there are, and how many a token visits")
+        count = whole("a number of experts", pair[0], 1)
+        whole("a number of experts that a token visits", pair[1], 1, count)
+        if width % count:
+            raise UserError(f"width {width} does not divide into {count} experts")

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 
+from geowidth import memory
 from geowidth.errors import flag, whole
 from geowidth.ops.activation import activation_function, is_gated_name
 from geowidth.ops.ffn import ffn
@@ -47,6 +48,9 @@ class FeedForward(nn.Module):
     ):
         super().__init__()
         dimension, width = whole("dimension", dimension, 1), whole("width", width, 0)
+        if torch.device(torch.get_default_device() if device is None else device).type == "cpu":
+            size = 2 * (dtype or torch.get_default_dtype()).itemsize * dimension * width
+            memory.check(f"an FFN of width {width}", size, "use a narrower one")
         gated = is_gated_name(activation) if gated is None else flag("gated", gated)
         activation_function(activation, gated)
         self.activation = activation

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from geowidth import memory
 from geowidth.errors import UserError, whole
 from geowidth.models.ffn import FeedForward
 
@@ -84,6 +85,18 @@ class ModelConfig:
     def shared_heads(self):
         """Heads of keys and values."""
         return self.key_heads or self.heads
+
+    @property
+    def parameters(self):
+        """Distinct parameters of the model: embedding, output matrix unless tied, attention, norms, FFNs."""
+        d = self.dimension
+        attention = 2 * d * (self.heads + self.shared_heads) * self.head_dimension
+        outer = self.vocabulary * d * (1 if self.tied else 2) + d
+        return outer + self.layers * (attention + 2 * d) + 3 * d * sum(self.widths)
+
+    def check_memory(self, what, copies):
+        """Raise a UserError when this machine has no room for `copies` float32 numbers a parameter. what: needs it."""
+        memory.check(f"{what} with {self.parameters:,} parameters", 4 * copies * self.parameters, "use narrower widths")
 
     def to_json(self):
         value = asdict(self) | {"widths": list(self.widths)}
@@ -216,6 +229,8 @@ class TaperedTransformer(nn.Module):
     def __init__(self, config, seed=0):
         super().__init__()
         self.config = config
+        if torch.get_default_device().type == "cpu":
+            config.check_memory("a model", 1)
         self.embedding = nn.Parameter(torch.empty(config.vocabulary, config.dimension))
         self.blocks = nn.ModuleList(Block(config, width) for width in config.widths)
         self.norm = RMSNorm(config.dimension, config.norm_epsilon)

@@ -45,12 +45,13 @@ def estimate(task, preset, *, widths=None, models=None, steps=None, tokens=None,
     config, settings = preset.with_widths(widths), preset.with_training(steps=steps)
     models = [config.widths] if models is None else models
     tokens = preset.run.measured_tokens if tokens is None else tokens
+    largest = max((preset.with_widths(m) for m in models), key=parameter_count)
+    largest.check_memory(f"the model that plan {task} times,", 1 if task == "measure" else 4)
     parts = []
     if task != "measure":
         parts.append(_training(preset, models, settings, processes, probe))
     if task != "train":
         parts.append(_measurement(config, tokens, processes, probe))
-    largest = max((preset.with_widths(m) for m in models), key=parameter_count)
     return Estimate(
         task,
         parameter_count(largest),
@@ -77,11 +78,8 @@ def estimate_model(sizes, *, tokens, processes=1, probe=None):
 
 
 def parameter_count(config):
-    """Distinct parameters of a TaperedTransformer: embedding, output matrix unless tied, attention, norms, FFNs."""
-    d = config.dimension
-    attention = 2 * d * (config.heads + config.shared_heads) * config.head_dimension
-    outer = config.vocabulary * d * (1 if config.tied else 2) + d
-    return outer + config.layers * (attention + 2 * d) + 3 * d * sum(config.widths)
+    """Distinct parameters of a TaperedTransformer of that ModelConfig."""
+    return config.parameters
 
 
 def _training(preset, models, settings, processes, probe):

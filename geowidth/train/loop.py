@@ -103,6 +103,7 @@ def plan(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **
         raise UserError(f"cannot train in {folder}: it is a file; name a folder")
     records.check_writable(folder / checkpoint.RESULT_FILE)
     model = preset.with_widths(widths)
+    model.check_memory("training a model", 4)  # its parameters, gradients and two moments
     settings = preset.with_training(steps=steps, **changes)
     seed = whole("seed", seed, 0)
     text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)

@@ -25,13 +25,13 @@ def mix(work, mixture):
     if not isinstance(mixture, dict) or not mixture:
         raise UserError(f"mixture is {mixture!r}; give signals with weights, as in {{'hyperbolic/topology': 2}}")
     total = np.zeros(len(work.widths))
-    for name, weight in mixture.items():
+    weights = {name: per_layer(f"weight of {name}", weight, 1)[0] for name, weight in mixture.items()}
+    for name, weight in weights.items():
         values = signal(work, name)
-        weight = per_layer(f"weight of {name}", weight, 1)[0]
         total += weight * values / (values.mean() or 1.0)
-    if not sum(mixture.values()) > 0:
-        raise UserError("the weights of the mixture are all 0; give at least one above 0")
-    return total / sum(mixture.values())
+    if not 0 < sum(weights.values()) < np.inf:
+        raise UserError("the weights of the mixture are all 0 or add up beyond float64; give at least one above 0")
+    return total / sum(weights.values())
 
 
 def read_sensitivity(sensitivity):
