@@ -276,7 +276,7 @@ def test_damaged_clouds_are_refused(tmp_path, change, words):
     ("change", "words"),
     [
         ({"widths": None}, "not made of lists"),
-        ({"work": []}, "not made of lists"),
+        ({"work": []}, "work is .*needed: an object"),
         ({"work": {"raw": {"shift": None}}}, "not made of lists"),
         ({"work": {"raw": {"shift": ["much", 1.0]}}}, "raw shift holds 'much'"),
         ({"dimension": {"twonn_mle": [3.0]}}, "dimension twonn_mle has 1 layers, widths has 2"),
