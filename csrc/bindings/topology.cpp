@@ -21,9 +21,9 @@ bool in_order(Address distances, int64_t n, int64_t stride) {
   return is_distance_matrix({pointer<const double>(distances), n, stride});
 }
 
-double distance(Address a, int64_t size_a, Address b, int64_t size_b, bool sup) {
+double distance(Address a, int64_t size_a, Address b, int64_t size_b, bool sup, Address partner) {
   return diagram_distance({pointer<const double>(a), size_a}, {pointer<const double>(b), size_b},
-                          sup ? GroundNorm::sup : GroundNorm::euclidean);
+                          sup ? GroundNorm::sup : GroundNorm::euclidean, pointer<int64_t>(partner));
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ void bind_topology(py::module_& module) {
   module.def("is_distance_matrix", &in_order, py::arg("distances"), py::arg("n"), py::arg("stride"),
              py::call_guard<py::gil_scoped_release>());
   module.def("diagram_distance", &distance, py::arg("a"), py::arg("size_a"), py::arg("b"), py::arg("size_b"),
-             py::arg("sup"), py::call_guard<py::gil_scoped_release>());
+             py::arg("sup"), py::arg("partner"), py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace geowidth

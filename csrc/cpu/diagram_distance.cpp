@@ -13,21 +13,26 @@
 namespace geowidth {
 namespace {
 
-// The bars off the diagonal, sorted.
-Bars proper_bars(const Diagram& diagram) {
+// The bars off the diagonal, sorted, and where each stood.
+struct SortedBars {
   Bars bars;
-  for (int64_t i = 0; i < diagram.size; ++i) {
-    const Bar bar{diagram.bars[2 * i], diagram.bars[2 * i + 1]};
-    if (bar.birth < bar.death) bars.push_back(bar);
-  }
-  std::sort(bars.begin(), bars.end());
-  return bars;
+  std::vector<int64_t> place;
+};
+
+SortedBars proper_bars(const Diagram& diagram) {
+  const auto bar = [&](int64_t i) { return Bar{diagram.bars[2 * i], diagram.bars[2 * i + 1]}; };
+  SortedBars sorted;
+  for (int64_t i = 0; i < diagram.size; ++i)
+    if (bar(i).birth < bar(i).death) sorted.place.push_back(i);
+  std::stable_sort(sorted.place.begin(), sorted.place.end(), [&](int64_t i, int64_t j) { return bar(i) < bar(j); });
+  for (int64_t i : sorted.place) sorted.bars.push_back(bar(i));
+  return sorted;
 }
 
 // Scales both by one power of two that brings the largest persistence near 1, so that no square over- or underflows;
 // returns the exponent to scale the distance back by.
 int normalise(Bars& a, Bars& b) {
-  double largest = 0;
+  double largest = std::numeric_limits<double>::denorm_min();  // whose half is 0
   for (const Bars* bars : {&a, &b})
     for (const Bar& bar : *bars) largest = std::max(largest, bar.death / 2 - bar.birth / 2);
   int exponent = 0;
@@ -182,16 +187,25 @@ double uncertainty(const Bars& a, const Bars& b, const Costs<double>& costs, con
 
 }  // namespace
 
-double diagram_distance(const Diagram& first, const Diagram& second, GroundNorm ground) {
-  Bars a = proper_bars(first), b = proper_bars(second);
-  if (a == b) return 0;
-  const int exponent = normalise(a, b);
-  const Matching<double> matching(a, b, ground);
-  double cost = matching_cost(a, b, {ground}, matching);
+double diagram_distance(const Diagram& first, const Diagram& second, GroundNorm ground, int64_t* partner) {
+  SortedBars a = proper_bars(first), b = proper_bars(second);
+  std::fill(partner, partner + first.size, -1);
+  const auto match = [&](std::size_t i, int64_t j) { partner[a.place[i]] = j < 0 ? -1 : b.place[j]; };
+  if (a.bars == b.bars) {
+    for (std::size_t i = 0; i < a.bars.size(); ++i) match(i, int64_t(i));
+    return 0;
+  }
+  const int exponent = normalise(a.bars, b.bars);
+  const auto distance = [&](const auto& matching, double cost) {
+    for (std::size_t i = 0; i < a.bars.size(); ++i) match(i, matching.partner(i));
+    return std::ldexp(std::sqrt(cost), exponent);
+  };
+  const Matching<double> matching(a.bars, b.bars, ground);
+  const double cost = matching_cost(a.bars, b.bars, {ground}, matching);
+  if (uncertainty(a.bars, b.bars, {ground}, matching) <= 1e-12 * cost) return distance(matching, cost);
   // Nearly equal diagrams, or a long bar among short ones: what decides drowns in the rounding of the gains.
-  if (uncertainty(a, b, {ground}, matching) > 1e-12 * cost)
-    cost = matching_cost(a, b, {ground}, Matching<DoubleDouble>(matching));
-  return std::ldexp(std::sqrt(cost), exponent);
+  const Matching<DoubleDouble> finer(matching);
+  return distance(finer, matching_cost(a.bars, b.bars, {ground}, finer));
 }
 
 }  // namespace geowidth

@@ -24,6 +24,8 @@ _HOME = {
     "STATISTICS": "statistics",
     "persistence_diagram": "topology",
     "diagram_distance": "topology",
+    "DiagramMatching": "topology",
+    "diagram_matching": "topology",
     "DimensionResult": "dimension",
     "intrinsic_dimension": "dimension",
     "merge_duplicates": "dimension",

@@ -5,6 +5,7 @@ solver (csrc/cpu/diagram_distance.h). Both release the GIL, so layers can run in
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,21 @@ from geowidth.errors import UserError, choose, flag, number
 from geowidth.ops.backend import native
 
 GROUND_NORMS = ("sup", "euclidean")
+
+
+@dataclass(frozen=True)
+class DiagramMatching:
+    """An optimal matching of two persistence diagrams.
+
+    distance: their 2-Wasserstein distance, sqrt(sum(lengths^2)). pairs (k, 2) int64: every bar of the first diagram
+    with its partner in the second, by index, then the bars of the second that have none; -1 stands for the diagonal.
+    lengths (k,): how far the two of a pair lie apart in the ground norm; infinite for a bar that never dies and has no
+    partner.
+    """
+
+    distance: float
+    pairs: np.ndarray
+    lengths: np.ndarray
 
 
 def persistence_diagram(distances, threshold=None, *, validate=True):
@@ -58,22 +74,71 @@ def diagram_distance(a, b, *, order=2, ground="sup"):
 
     Returns:
         float, exactly 0 for diagrams equal up to order; infinite if the numbers of bars that never die differ.
+        `diagram_matching` also says which bars are matched.
 
     Raises:
-        UserError: an array has another shape, or holds NaN, an infinite birth, or a death before its birth.
+        UserError: an array has another shape, or holds NaN, an infinite birth, or a death before its birth; or the
+            distance of two diagrams of finite bars is more than float64 holds.
 
     Source: Edelsbrunner and Harer, Computational Topology (2010), VIII.2.
     """
     choose("order", order, (2,))
+    return diagram_matching(a, b, ground=ground).distance
+
+
+def diagram_matching(a, b, *, ground="sup"):
+    """The matching of two persistence diagrams behind their 2-Wasserstein distance: a DiagramMatching.
+
+    Arguments, errors and source as of `diagram_distance`. Where the numbers of bars that never die differ, all of those
+    stay unmatched.
+    """
     choose("ground", ground, GROUND_NORMS)
-    finite_a, endless_a = _split_diagram(a, "a")
-    finite_b, endless_b = _split_diagram(b, "b")
-    if len(endless_a) != len(endless_b):
-        return math.inf
-    finite = _native().diagram_distance(
-        finite_a.ctypes.data, len(finite_a), finite_b.ctypes.data, len(finite_b), ground == "sup"
+    bars_a, bars_b = _diagram(a, "a"), _diagram(b, "b")
+    partner = np.full(len(bars_a), -1)
+    finite, partner[np.isfinite(bars_a[:, 1])] = _match_finite(bars_a, bars_b, ground)
+    endless = [_endless(bars) for bars in (bars_a, bars_b)]
+    if len(endless[0]) == len(endless[1]):
+        partner[endless[0]] = endless[1]
+    left = np.setdiff1d(np.arange(len(bars_b)), partner)
+    first = np.append(np.arange(len(bars_a)), np.full(len(left), -1))
+    pairs = np.stack([first, np.append(partner, left)], axis=1)
+    lengths = _pair_lengths(bars_a, bars_b, pairs, ground)
+    if len(endless[0]) != len(endless[1]):
+        return DiagramMatching(math.inf, pairs, lengths)
+    distance = math.hypot(finite, *lengths[endless[0]])
+    if math.isinf(distance):
+        raise UserError("the distance of diagrams a and b is more than float64 holds; divide both by the same number")
+    return DiagramMatching(distance, pairs, lengths)
+
+
+def _match_finite(a, b, ground):
+    """The distance of the finite bars of two diagrams, and the bar of b that each of a is matched to, or -1."""
+    places = np.flatnonzero(np.isfinite(b[:, 1]))
+    a, b = (np.ascontiguousarray(bars[np.isfinite(bars[:, 1])]) for bars in (a, b))
+    partner = np.empty(len(a), dtype=np.int64)
+    distance = _native().diagram_distance(
+        a.ctypes.data, len(a), b.ctypes.data, len(b), ground == "sup", partner.ctypes.data
     )
-    return math.hypot(finite, *(endless_a - endless_b))
+    return distance, np.append(places, -1)[partner]
+
+
+def _endless(bars):
+    """Indices of the bars that never die, by birth."""
+    places = np.flatnonzero(np.isinf(bars[:, 1]))
+    return places[np.argsort(bars[places, 0], kind="stable")]
+
+
+def _pair_lengths(a, b, pairs, ground):
+    """How far each pair of bars lies apart; a bar without partner, from the diagonal."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        halves = [bars[:, 1] / 2 - bars[:, 0] / 2 for bars in (a, b)]
+        alone = [half if ground == "sup" else half * 2**0.5 for half in halves]
+        lengths = np.where(pairs[:, 1] < 0, np.append(alone[0], 0)[pairs[:, 0]], np.append(alone[1], 0)[pairs[:, 1]])
+        both = (pairs >= 0).all(1)
+        moved = np.abs(a[pairs[both, 0]] - b[pairs[both, 1]])
+    moved[np.isnan(moved)] = 0  # two that never die
+    lengths[both] = moved.max(1) if ground == "sup" else np.hypot(*moved.T)
+    return lengths
 
 
 def square_matrix(distances, name):
@@ -113,8 +178,8 @@ def _checked_threshold(threshold):
     return number("threshold", threshold, "a number of at least 0, or None for no threshold", lambda v: v >= 0)
 
 
-def _split_diagram(diagram, name):
-    """Finite bars (k, 2), and the sorted births of the endless ones."""
+def _diagram(diagram, name):
+    """Bars (k, 2), checked."""
     bars = _double_array(diagram, f"diagram {name}")
     if bars.size == 0:
         bars = bars.reshape(0, 2)
@@ -127,8 +192,7 @@ def _split_diagram(diagram, name):
         raise UserError(
             f"bar {k} of diagram {name} is ({birth}, {death}); a finite birth and a death not before it are needed"
         )
-    endless = np.isinf(bars[:, 1])
-    return np.ascontiguousarray(bars[~endless]), np.sort(bars[endless, 0])
+    return bars
 
 
 def _native():

@@ -30,15 +30,16 @@ class Centred:
 def centred(c, symmetric=True):
     """The Centred of a matrix by torch.
 
-    One that is symmetric only up to rounding takes the means of rows and columns, with which `pair` and `split` of
-    gromov_descent hold to second order in the asymmetry.
+    One that is symmetric only up to rounding takes the means of rows and columns and the symmetric part of d, with
+    which gromov_descent is right to second order in the asymmetry.
     """
     d = c.to(torch.float64, copy=True)
     means = d.mean(1) if symmetric else (d.mean(1) + d.mean(0)) / 2
     grand = means.mean().item()
     m = means - grand
     d.sub_(means[:, None]).sub_(m)
-    return Centred(d, m, grand, d.square().mean().item(), m.square().mean().item())
+    spread = d.square().mean().item()
+    return Centred(d if symmetric else (d + d.T) / 2, m, grand, spread, m.square().mean().item())
 
 
 def address(tensor):
