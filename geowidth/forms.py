@@ -4,7 +4,7 @@ A form is a Part (words and a test), a dict (an object with these keys; "name?" 
 form (a list of such values), or Each (an object whose values all have one form).
 """
 
-import math
+import sys
 from dataclasses import dataclass
 
 from geowidth.errors import UserError, shown
@@ -28,18 +28,19 @@ class Each:
 
 def is_number(value):
     """Whether `value` is a real number, infinities and NaN included (a bool is not)."""
-    return type(value) in (int, float)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_finite(value):
-    """Whether `value` is a finite real number."""
-    return is_number(value) and math.isfinite(value)
+    """Whether `value` is a finite real number that a float can hold."""
+    return is_number(value) and -sys.float_info.max <= value <= sys.float_info.max
 
 
 ANY = Part("anything", lambda value: True)
 TEXT = Part("a text", lambda value: isinstance(value, str))
 NUMBER = Part("a number", is_number)
 FINITE = Part("a finite number", is_finite)
+NUMBER_OR_NULL = Part("a number or null", lambda value: value is None or is_number(value))
 COUNT = Part("a whole number from 0 up", lambda value: type(value) is int and 0 <= value < 2**63)
 OBJECT = Each(ANY)
 

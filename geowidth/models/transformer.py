@@ -115,8 +115,8 @@ class ModelConfig:
         return cls(**value)
 
 
-# Rotary tables are as long as the context up to here, and grow with the sequences beyond: memory is taken for texts, not
-# for a number in a file.
+# Rotary tables are as long as the context up to here and grow with the sequences beyond, so that texts decide the
+# memory, and not a number in a file.
 FIRST_POSITIONS = 8192
 # Fields of models from elsewhere, with the values they have in ours; left out of files where they have those.
 FOREIGN = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": None}

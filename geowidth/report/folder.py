@@ -5,28 +5,28 @@ import shlex
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 
-from geowidth import records
+from geowidth import files, records
 from geowidth.errors import UserError
+from geowidth.report import shapes
 from geowidth.report.numbers import is_finite, is_number
 
-_MAKERS = {
-    "geowidth.work": "geowidth measure",
-    "geowidth.schedule": "geowidth allocate",
-    "geowidth.comparison": "geowidth compare",
-}
 SCHEDULE_ORDER = ("uniform", "cosine", "geometry", "reversed")
 
 
 def as_record(value, kind):
     """A record as a dict, from a dict, from an object with `to_json()`, or read from the path of a file."""
     if isinstance(value, (str, Path)):
-        return records.read_json(value, kind=kind, schema=1)
-    if hasattr(value, "to_json"):
-        value = value.to_json()
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if not isinstance(value, dict):
-        raise UserError(f"{type(value).__name__} is no {kind} record; give a dict, the path of a file, or its object")
+        where, value = value, records.read_json(value, kind=kind, schema=1)
+    else:
+        where = type(value).__name__
+        if hasattr(value, "to_json"):
+            value = value.to_json()
+        elif is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        if not isinstance(value, dict):
+            raise UserError(f"a {kind} record is needed, not a {where}; give a dict, the path of a file, or its object")
+        value = records.loads(records.dumps(value))  # as its file would be read
+    shapes.check(where, value, kind)
     return value
 
 
@@ -112,54 +112,46 @@ class RunFolder:
         return pair if all(isinstance(word, str) for word in pair) else None
 
 
-# What the parts of each record must be: an answer of False stops the report with one line instead of half a page.
-_SHAPES = {
-    "geowidth.work": lambda r: all(
-        isinstance(signals, dict) and all(isinstance(values, list) for values in signals.values())
-        for signals in [*r["work"].values(), r.get("dimension") or {}]
-    ),
-    "geowidth.schedule": lambda r: all(map(is_finite, r["widths"])) and isinstance(r.get("budget") or {}, dict),
-    "geowidth.comparison": lambda r: all(
-        isinstance(arm["arm"], str) and all(map(str.isdecimal, arm.get("losses") or {})) for arm in r["arms"]
-    ),
-}
-
-
 def _optional(path, kind):
     """The record at `path`, None without such a file; a UserError when its parts are not what its kind promises."""
-    if not path.is_file():
+    if not files.exists(path):
         return None
     record = records.read_json(path, kind=kind, schema=1)
-    try:
-        good = _SHAPES[kind](record)
-    except (AttributeError, KeyError, TypeError):
-        good = False
-    if not good:
-        raise UserError(f"{path} is not a whole {kind} record; delete it and run {_MAKERS[kind]} again")
+    shapes.check(path, record, kind)
     return record
 
 
-def _training(folder):
-    result = folder / "result.json"
-    config = folder / "config.json"
-    return TrainingRun(
-        metrics=[line for line in records.read_json_lines(folder / "metrics.jsonl") if isinstance(line, dict)],
-        result=records.read_json(result) if result.is_file() else None,
-        config=records.read_json(config) if config.is_file() else None,
-    )
+def _folder(path):
+    """`path`, unless something else than a folder is there."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is not a folder; remove it and run geowidth run again")
+    return path
+
+
+def _training(folder, arm, seed):
+    """The TrainingRun in arms/ARM/seed-S; a UserError when its files say that they are another's."""
+    lines = records.read_json_lines(folder / "metrics.jsonl")
+    shapes.check_lines(folder / "metrics.jsonl", lines)
+    result = _optional(folder / "result.json", "geowidth.training_result")
+    config = _optional(folder / "config.json", "geowidth.training")
+    for name, record in (("result.json", result), ("config.json", config)):
+        found = [(record or {}).get(key, own) for key, own in (("arm", arm), ("seed", seed))]
+        if found != [arm, seed]:
+            raise UserError(f"{folder / name} is of arm {found[0]} seed {found[1]}; put it into that arm's folder")
+    return TrainingRun(lines, result, config)
 
 
 def _arms(folder):
     arms = {}
-    for place in sorted(folder.glob("*/seed-*")):
-        seed = re.fullmatch(r"seed-(\d+)", place.name)
+    for place in sorted(_folder(folder).glob("*/seed-*")):
+        seed = re.fullmatch("seed-([0-9]{1,18})", place.name)
         if seed and place.is_dir():
-            arms.setdefault(place.parent.name, {})[int(seed[1])] = _training(place)
+            arms.setdefault(place.parent.name, {})[int(seed[1])] = _training(place, place.parent.name, int(seed[1]))
     return {name: dict(sorted(runs.items())) for name, runs in arms.items()}
 
 
 def _schedules(folder):
-    found = {path.stem: _optional(path, "geowidth.schedule") for path in sorted(folder.glob("*.json"))}
+    found = {path.stem: _optional(path, "geowidth.schedule") for path in sorted(_folder(folder).glob("*.json"))}
     known = [name for name in SCHEDULE_ORDER if name in found]
     return {name: found[name] for name in [*known, *(n for n in found if n not in known)]}
 
@@ -170,10 +162,9 @@ def read_run(folder):
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise UserError(f"run folder {path} {what}; name the folder that geowidth run --out wrote")
-    settings = path / "settings.json"
     run = RunFolder(
         path=path,
-        settings=records.read_json(settings) if settings.is_file() else {},
+        settings=_optional(path / "settings.json", "geowidth.run") or {},
         work=_optional(path / "work.json", "geowidth.work"),
         schedules=_schedules(path / "schedules"),
         arms=_arms(path / "arms"),

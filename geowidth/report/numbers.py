@@ -2,22 +2,19 @@
 
 import math
 
+from geowidth.forms import is_finite, is_number
+
+__all__ = [
+    "DASH", "MINUS", "compact", "is_finite", "is_number", "layer_list", "plain", "signed", "significant", "tick_labels",
+    "whole",
+]  # fmt: skip
+
 MINUS = "\u2212"
 DASH = "\u2013"
 
 
 def _minus(text):
     return text.replace("-", MINUS)
-
-
-def is_number(value):
-    """Whether `value` is a real number, infinities and NaN included (a bool is not)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def is_finite(value):
-    """Whether `value` is a finite real number."""
-    return is_number(value) and math.isfinite(value)
 
 
 def plain(value, decimals):

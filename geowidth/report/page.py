@@ -170,7 +170,7 @@ def budget_table(run, names):
         left = value - spent if is_finite(value) and is_finite(spent) else None
         numbers = [min(own), max(own), sum(own), schedule.get("quantum"), value, spent, left]
         rows.append([name, *map(whole, numbers)])
-    units = sorted({(run.schedules.get(n) or {}).get("budget", {}).get("unit") or "" for n in names} - {""})
+    units = sorted({((run.schedules.get(n) or {}).get("budget") or {}).get("unit") or "" for n in names} - {""})
     return grid_table(head, rows, "", f"FFN budget of each arm{', in ' + ', '.join(units) if units else ''}")
 
 

@@ -36,7 +36,7 @@ WAIT_FOR_HOLDER = 20.0
 RESULT = {
     "arm": TEXT, "seed": COUNT, "widths": [COUNT], "loss": FINITE, "best_loss": FINITE, "bits_per_byte": FINITE,
     "parameters": COUNT, "steps": COUNT, "tokens": COUNT, "flops": FINITE, "seconds": FINITE,
-    "evaluation_tokens": COUNT, "corpus": {"digest": TEXT}, "model": OBJECT, "training": OBJECT,
+    "evaluation_tokens": COUNT, "preset": TEXT, "corpus": {"digest": TEXT}, "model": OBJECT, "training": OBJECT,
 }  # fmt: skip
 CONFIG = {"arm": TEXT, "seed": COUNT, "model": OBJECT, "training": OBJECT, "corpus": OBJECT}
 PROGRESS = {"step": COUNT, "tokens": COUNT, "seconds": FINITE, "best": NUMBER}

@@ -1,4 +1,4 @@
-"""Cases of files: what model.json, model.safetensors, state.safetensors and metrics.jsonl may say (H8), full disks (H2)."""
+"""Cases of files: what the files of models and trainings may say (H8), and a disk that fills while training (H2)."""
 
 import json
 import struct
