@@ -124,10 +124,11 @@ def check_equal_terms(arms, baseline):
         for result in by_seed.values():
             if result["widths"] != widths:
                 raise UserError(f"arm {arm} has different widths in {result['folder']}; an arm is one list of widths")
-            for name, value in terms(result).items():
-                if value != wanted[name]:
+            own = terms(result)
+            for name in {**wanted, **own}:
+                if own.get(name) != wanted.get(name):
                     raise UserError(
-                        f"not comparable: {name} is {value} in {result['folder']} but {wanted[name]} in "
+                        f"not comparable: {name} is {own.get(name)} in {result['folder']} but {wanted.get(name)} in "
                         f"{reference['folder']}; train both with the same"
                     )
             if result["parameters"] > reference["parameters"]:
