@@ -40,7 +40,6 @@ ANY = Part("anything", lambda value: True)
 TEXT = Part("a text", lambda value: isinstance(value, str))
 NUMBER = Part("a number", is_number)
 FINITE = Part("a finite number", is_finite)
-NUMBER_OR_NULL = Part("a number or null", lambda value: value is None or is_number(value))
 COUNT = Part("a whole number from 0 up", lambda value: type(value) is int and 0 <= value < 2**63)
 OBJECT = Each(ANY)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from geowidth.report.numbers import tick_labels
 
-# What XML 1.0 cannot hold, lone surrogates (file names that are not UTF-8) included.
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML 1.0 cannot hold, lone surrogates (file names that are not UTF-8) included; the other control characters; and
+# the marks that turn the direction of what is written after them.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
 
 

@@ -4,8 +4,15 @@ import re
 
 from geowidth import forms
 from geowidth.errors import UserError
-from geowidth.forms import COUNT, FINITE, NUMBER, NUMBER_OR_NULL, OBJECT, TEXT, Each, Part
+from geowidth.forms import COUNT, OBJECT, TEXT, Each, Part, is_finite, is_number
 
+LARGEST = 1e300  # what is drawn: scales, sums and ratios of it stay within floats
+FINITE = Part(f"a finite number up to {LARGEST:g}", lambda v: is_finite(v) and abs(v) <= LARGEST)
+NUMBER = Part(
+    f"a number up to {LARGEST:g}, inf or nan", lambda v: is_number(v) and (not is_finite(v) or abs(v) <= LARGEST)
+)
+NUMBER_OR_NULL = Part(f"{NUMBER.words}, or null", lambda v: v is None or NUMBER.fits(v))
+NAME = Part("a name", lambda v: isinstance(v, str) and bool(v))
 LIMITS = Part(
     "a number, or a list of numbers and nulls",
     lambda v: NUMBER.fits(v) or (isinstance(v, list) and all(map(NUMBER_OR_NULL.fits, v))),
@@ -35,7 +42,7 @@ DIFFERENCE = {
     "interval?": PAIR, "seeds_for_power?": Each(NUMBER_OR_NULL),
 }  # fmt: skip
 ARM = {
-    "arm": TEXT, "sentence?": TEXT, "widths?": WIDTHS, "losses?": Each(NUMBER, _is_seed), "mean_loss?": NUMBER,
+    "arm": NAME, "sentence?": TEXT, "widths?": WIDTHS, "losses?": Each(NUMBER, _is_seed), "mean_loss?": NUMBER,
     "difference?": DIFFERENCE, **COSTS,
 }  # fmt: skip
 
@@ -69,9 +76,20 @@ LINE = {"step": COUNT, "split": TEXT, "loss": NUMBER, "tokens?": COUNT, "seconds
 def check(where, record, kind):
     """Raise a UserError that names `where` and the first part of a record that is not what its kind promises."""
     form, maker = SHAPES[kind]
-    wrong = forms.fault(record, form)
+    wrong = forms.fault(record, form) or (_uneven(record) if kind == "geowidth.work" else "")
     if wrong:
         raise UserError(f"{where} is not a whole {kind} record: {wrong}; delete it and run {maker} again")
+
+
+def _uneven(work):
+    """Which signals of a work record have fewer or more layers than the first, in words; "" when none has."""
+    signals = {f"{g} {s}": values for g, found in work["work"].items() for s, values in found.items()}
+    signals |= {f"dimension {name}": values for name, values in (work.get("dimension") or {}).items()}
+    rest = work.get("raw_without_large_norms") or {}
+    signals |= {f"raw {name} without large norms": values for name, values in rest.items()}
+    sizes = {name: len(values) for name, values in signals.items() if values}
+    layers = next(iter(sizes.values()), 0)
+    return next((f"{name} has {n} layers, not {layers}" for name, n in sizes.items() if n != layers), "")
 
 
 def check_lines(path, lines):

@@ -1,6 +1,7 @@
 """The CSV files beside the page: one header line, then one line per fact, numbers that read back exactly.
 
-An empty cell is a number that is not known; infinities and NaN are written inf, -inf and nan, which `float` reads.
+Texts that begin like a formula (a name of an arm, say) get an apostrophe before them, as spreadsheets write it. An
+empty cell is a number that is not known; infinities and NaN are written inf, -inf and nan, which `float` reads.
 """
 
 import csv
@@ -9,6 +10,8 @@ import math
 
 from geowidth.report.profiles import ESTIMATORS, GEOMETRIES, signal, statistics_of, without_large_norms
 from geowidth.report.widths import arm_widths, at_bounds, bound
+
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # the last four: = + - @ of full width
 
 
 def _cell(value):
@@ -24,7 +27,12 @@ def _cell(value):
             if value == -math.inf
             else repr(value)
         )
-    return value
+    return _plain(value) if isinstance(value, str) else value
+
+
+def _plain(text):
+    """`text` with an apostrophe before what a spreadsheet would take for a formula and run."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _csv(columns, rows):
