@@ -93,6 +93,17 @@ def replacing(path, size=None):
         raise refusal(path, error, size) from error
 
 
+def append(path, data):
+    """Add `data` to the file at `path`, on the disk when this returns. Raises UserError; then a part may be there."""
+    try:
+        with open(path, "ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise refusal(path, error, len(data)) from error
+
+
 def refusal(path, error, size=None):
     """The UserError for an OSError at writing `path`, with the bytes `size` it takes and those that are free."""
     if error.errno not in _FULL:

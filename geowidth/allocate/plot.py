@@ -1,8 +1,7 @@
 """A picture of a schedule: FFN width of every layer over depth, with the uniform width of the same budget."""
 
-import io
-
 from geowidth import records
+from geowidth.picture import picture_bytes
 
 
 def plot_schedule(schedule, path):
@@ -19,7 +18,6 @@ def plot_schedule(schedule, path):
         axes.annotate("uniform", (1, schedule.base_width), xycoords=("axes fraction", "data"), ha="right", va="bottom")
     axes.set(xlabel="layer", ylabel="FFN width", title=schedule.name)
     axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format=str(path)[-3:], dpi=150)
+    data = picture_bytes(figure, str(path)[-3:], dpi=150)
     pyplot.close(figure)
-    records.write_bytes(path, picture.getvalue())
+    records.write_bytes(path, data)

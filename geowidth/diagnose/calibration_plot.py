@@ -1,11 +1,10 @@
 """A picture of a calibration: loss against width for every layer, points of every seed and the fitted curve."""
 
-import io
-
 import numpy as np
 
 from geowidth import records
 from geowidth.diagnose.calibration import fitted_curve
+from geowidth.picture import picture_bytes
 from geowidth.train.evidence import LOSS_UNIT
 
 
@@ -45,7 +44,6 @@ def plot_calibration(calibration, path):
         axes.tick_params(labelsize=7)
     figure.supxlabel("FFN width of that layer", fontsize=9)
     figure.supylabel(f"loss minus base, {LOSS_UNIT}", fontsize=9)
-    picture = io.StringIO()
-    figure.savefig(picture, format="svg")
+    data = picture_bytes(figure, "svg")
     pyplot.close(figure)
-    records.write_text(path, picture.getvalue())
+    records.write_bytes(path, data)

@@ -1,12 +1,11 @@
 """What an interrupted measurement has done: kept layer by layer, so that it loses one layer at most."""
 
 import hashlib
-import os
 from pathlib import Path
 
 import torch
 
-from geowidth import records
+from geowidth import files, records
 from geowidth.errors import whole
 
 
@@ -47,10 +46,7 @@ class KeptLayers:
             records.write_text(self.path, "\n".join(lines) + "\n")
             self.written = True
             return
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        files.append(self.path, f"{line}\n".encode())
 
     def remove(self):
         """Delete the file: the result is complete."""

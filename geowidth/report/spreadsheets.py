@@ -8,6 +8,7 @@ import csv
 import io
 import math
 
+from geowidth.progress import printable
 from geowidth.report.profiles import ESTIMATORS, GEOMETRIES, signal, statistics_of, without_large_norms
 from geowidth.report.widths import arm_widths, at_bounds, bound
 
@@ -31,8 +32,8 @@ def _cell(value):
 
 
 def _plain(text):
-    """`text` with an apostrophe before what a spreadsheet would take for a formula and run."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    """`text` with its control characters shown, and an apostrophe before what a spreadsheet would run as a formula."""
+    return ("'" if text.startswith(_FORMULA) else "") + printable(text)
 
 
 def _csv(columns, rows):

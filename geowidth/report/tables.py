@@ -124,7 +124,8 @@ def verdict(row, baseline):
         )
         return f"Not compared yet ({words}): no interval, so no conclusion."
     side = "below" if row.difference < 0 else "above"
-    start = f"{plain(abs(row.difference), 4)} {LOSS_UNIT} {side} {baseline} on average over {count} seed{'s' * (count != 1)}"
+    start = f"{plain(abs(row.difference), 4)} {LOSS_UNIT} {side} {baseline} on average over {count} seed"
+    start += "s" * (count != 1)
     if standing(row) == "unknown":
         return f"{start}: too few to say anything about chance."
     interval = f"{percent(row.confidence)} interval {interval_words(row)}"
