@@ -14,7 +14,7 @@ import torch
 from geowidth.errors import UserError, whole
 from geowidth.measure import models
 from geowidth.measure.clouds import Clouds
-from geowidth.measure.families import SEQUENTIAL, family_of, site
+from geowidth.measure.families import SEQUENTIAL, Family, family_of, site
 from geowidth.measure.precision import coarsest
 from geowidth.measure.sequences import check_ids, draw_tokens, pad_batch, sequences_of, token_ids, windows_of
 from geowidth.progress import Progress
@@ -61,7 +61,9 @@ def capture(
     batch, skip, tail = whole("batch", batch, 1), whole("skip", skip, 0), whole("tail", tail, 0)
     seed = whole("seed", seed, 0, 2**63 - 1)
     model = models.unwrapped(model)
-    family = family or family_of(model)
+    family = family_of(model) if family is None else family
+    if not isinstance(family, Family):
+        raise UserError(f"family is a {type(family).__name__}; needed: a geowidth.measure.families.Family")
     widths = family.widths(model)
     models.check_data(model)
     sequences = _sequences(model, text, mask, context)
@@ -171,6 +173,7 @@ class _Watch:
         try:
             self.stance.__enter__()
             self.model.eval()
+            self.handles += models.guard_tables(self.model)
             for block, state in zip(self.blocks, self.states, strict=True):
                 self._hook(block, state, self.family.before, "before")
                 self._hook(block, state, self.family.added, "added")
@@ -194,15 +197,23 @@ class _Watch:
 
         def keep_input(module, arguments, keywords):
             values = (*arguments, *keywords.values())
-            state[name] = self._rows(module, values[0] if values else None)
+            self._keep(state, name, module, values[0] if values else None)
 
         def keep_output(module, _arguments, output):
-            state[name] = self._rows(module, output)
+            self._keep(state, name, module, output)
 
         if side == "input":
             self.handles.append(module.register_forward_pre_hook(keep_input, with_kwargs=True))
         else:
             self.handles.append(module.register_forward_hook(keep_output))
+
+    def _keep(self, state, name, module, value):
+        if name in state:
+            raise UserError(
+                f"a {type(module).__name__} of {type(self.model).__name__} runs more than once in one pass, so layers "
+                "cannot be told apart; give each modules of its own"
+            )
+        state[name] = self._rows(module, value)
 
     def _rows(self, module, value):
         """The drawn rows of a (batch, length, d) or flattened (batch * length, d) tensor, or of what wraps one."""

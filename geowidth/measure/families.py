@@ -32,7 +32,7 @@ class Family:
     added        site of what the sub-block adds to the stream, after any norm of its own
     whole        site of the sum in which `added` appears
     others       sites of what else stands in that sum (the attention of a parallel block)
-    down         path of the module or weight that maps the FFN's inner features back to the stream
+    down         path of the module that maps the FFN's inner features back to the stream
     form         sequential, parallel or post-norm
     causal       whether a token's states depend only on what stands before it
     projections  matrices per FFN: 3 when gated, else 2

@@ -154,6 +154,35 @@ def forward(runner, ids, mask):
     runner(ids, **{name: value for name, value in given.items() if takes(runner, name)})
 
 
+def guard_tables(model):
+    """Hooks on every embedding of a model that refuse rows it does not have, by name; returns their handles.
+
+    What a config says of vocabularies and positions may be missing or wrong, and on a GPU a row that is not there ends
+    the process.
+    """
+    return [
+        module.register_forward_pre_hook(_refusing_rows(path, module))
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+    ]
+
+
+def _refusing_rows(path, table):
+    def check(_module, arguments):
+        ids = arguments[0] if arguments else None
+        if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or not ids.numel():
+            return
+        least, most = int(ids.min()), int(ids.max())
+        last, asked = table.num_embeddings - 1, least if least < 0 else most
+        if not 0 <= asked <= last:
+            raise UserError(
+                f"{path} has rows 0 to {last} and was asked for row {asked}; give ids the model knows, and no more "
+                "tokens at once than it has positions"
+            )
+
+    return check
+
+
 def check_data(model):
     """Refuse a model with weights on the meta device that nothing brings in: torch reads memory at random for them."""
     name = _first_without_data(model, "", False)

@@ -41,7 +41,7 @@ def _width_of_weight(layer):
 
 def _stated_width(layer):
     width = next((getattr(layer, name) for name in STATED if hasattr(layer, name)), None)
-    return width if isinstance(width, int) else None
+    return width if isinstance(width, int) and width > 0 else None  # 0: not initialised yet
 
 
 def _width_of_experts(down, where):

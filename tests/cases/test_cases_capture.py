@@ -184,6 +184,17 @@ def test_E3_a_model_that_takes_no_mask_never_sees_padding():
     assert same(alone, together)
 
 
+def test_E1_a_layer_that_runs_twice_is_refused():
+    """Shared modules would leave the states of their last run for all layers."""
+    whole, norm, mlp = llama(), llama(), llama()
+    whole.model.layers[1] = whole.model.layers[0]
+    norm.model.layers[1].post_attention_layernorm = norm.model.layers[0].post_attention_layernorm
+    mlp.model.layers[1].mlp = mlp.model.layers[0].mlp
+    for model in (whole, norm, mlp):
+        with pytest.raises(UserError, match="runs more than once in one pass"):
+            capture(model, TEXT, 20, context=16)
+
+
 # N1, N2: the longest text
 
 
@@ -326,10 +337,17 @@ def test_N4_bitsandbytes():
 
 
 def test_N4_a_width_that_cannot_be_told_is_refused_before_the_model_runs():
-    for change in (Packed, lambda linear: Packed(linear, in_features="128"), lambda linear: nn.Identity()):
+    for change in (
+        Packed,
+        lambda linear: Packed(linear, in_features="128"),
+        lambda linear: nn.Identity(),
+        lambda linear: nn.LazyLinear(64, bias=False),
+    ):
         model = with_down(change)
         model.forward = model.model.forward = lambda *a, **k: pytest.fail("the model ran")
-        with pytest.raises(UserError, match="down-projection of layer 0 is a (Packed|Identity) that neither"):
+        with pytest.raises(
+            UserError, match="down-projection of layer 0 is a (Packed|Identity|LazyLinear) that neither"
+        ):
             capture(model, TEXT, 20, context=16)
 
 
@@ -519,6 +537,19 @@ def test_N24_from_python(kind):
         capture(made(f"{kind}Model", **sizes), TEXT, 20)
 
 
+def test_a_family_that_needs_transformers_says_so(tmp_path, monkeypatch):
+    from geowidth.models.exchange import library_models, opening
+
+    pytest.importorskip("tokenizers", reason="the extra hf is not installed")
+    gpt2 = folder_of(made("GPT2Model", vocab_size=256, n_embd=32, n_layer=2, n_head=4), tmp_path / "gpt2")
+    ours = folder_of(llama(vocab_size=256), tmp_path / "llama")
+    for module in (opening, library_models):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="need the package transformers; install it"):
+        open_model(gpt2)
+    assert isinstance(open_model(ours).model, TaperedTransformer)
+
+
 # N30 and what else is asked of a tokenizer
 
 
@@ -597,6 +628,21 @@ def test_token_ids_beyond_the_embedding(ids, bad):
         ):
             with pytest.raises(UserError, match=rf"token id {bad} \({place}\).*use the tokenizer"):
                 capture(model, given, None, context=5)
+
+
+def test_rows_that_no_config_speaks_of_are_refused_by_the_table():
+    """A family of one's own: neither vocabulary nor positions are stated, and no index error comes out."""
+    model = Toy()
+    model.config = type("Config", (), {"hidden_size": 8})
+    with pytest.raises(UserError, match="embedding has rows 0 to 96 and was asked for row 100"):
+        capture(model, [torch.tensor([3, 4, 100])], None, family=TOY)
+    model.positions = nn.Embedding(5, 8)
+    plain = model.forward
+    model.forward = lambda tokens: plain(tokens) + model.positions(torch.arange(tokens.shape[1]))
+    with pytest.raises(UserError, match="positions has rows 0 to 4 and was asked for row 5"):
+        capture(model, [TEXT[:6]], None, family=TOY)
+    assert not any(len(module._forward_pre_hooks) for module in model.modules())
+    assert capture(model, [TEXT[:5]], None, family=TOY).tokens == 4
 
 
 def test_tokens_added_beyond_the_embedding_matter_only_where_the_text_has_them(tmp_path, capsys):

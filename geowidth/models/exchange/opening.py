@@ -186,7 +186,9 @@ def _open_folder(folder, name=None):
 def _model_of(folder, config, kind):
     """Our own model where it has a place for everything, else the library's."""
     foreign = kind != "nemotron-nas" and not kind.startswith(TAPERED)
-    if find_spec("transformers") is not None and (foreign or not _fits_ours(folder, config, kind)):
+    if find_spec("transformers") is None:
+        foreign = kind.removeprefix(TAPERED) not in (*CLASSES, "nemotron-nas")
+    if foreign or (find_spec("transformers") is not None and not _fits_ours(folder, config, kind)):
         return library_model(folder, config)
     return model_from(read_checkpoint(folder)).float()
 
