@@ -124,7 +124,7 @@ def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
     scale = chord_scale(check_radius(radius))
     x, y = tensor("x", x).double(), tensor("y", y).double()
     if x.shape != y.shape or x.ndim != 2:
-        raise UserError(f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; paired rows need equal ones (n, d)")
+        raise UserError(f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; rows need equal ones (n, d)")
     if geometry == "raw":
         return torch.linalg.vector_norm(x - y, dim=1)
     check_directions(x, "x")

@@ -85,7 +85,7 @@ def _(x, gate, up, down, gate_bias, up_bias, down_bias, activation, keep, recomp
     def hidden(present):
         if not (present and keep and not recompute):
             return x.new_empty(0, 0)
-        return x.new_empty_strided((tokens, width), (padded(width), 1))
+        return x.new_empty_strided((tokens, width), (padded(width) if width else 1, 1))
 
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), hidden(gate is not None), hidden(True)
 
