@@ -4,7 +4,7 @@ import numpy as np
 
 from geowidth.allocate.problem import file_path
 from geowidth.allocate.schedules import Optimum, Rule
-from geowidth.allocate.surrogate import calibrated_surrogate
+from geowidth.allocate.surrogate import calibrated_surrogate, per_layer
 from geowidth.errors import UserError, flag
 
 
@@ -34,7 +34,7 @@ def calibrated(problem, *, calibration, shared=True):
     found = read_calibration(calibration, problem.layers)
     fitted = found.shared["difficulty"] if shared else found.difficulty
     rate = np.full(problem.layers, found.shared["exponent"]) if shared else np.array(found.exponents)
-    difficulty = np.maximum(np.asarray(fitted, dtype=np.float64), 0.0)
+    difficulty = np.maximum(per_layer("fitted difficulty", fitted, problem.layers, -np.finfo(np.float64).max), 0.0)
     idle = np.flatnonzero(difficulty == 0.0).tolist()
     notes = [] if shared else undetermined_notes(found)
     if shared and not found.shared_determined:
