@@ -15,7 +15,7 @@ from geowidth.diagnose.association import FEWEST_LAYERS, partial_spearman
 from geowidth.diagnose.calibration_plan import CalibrationPlan
 from geowidth.diagnose.curves import bounded, fit_curves
 from geowidth.diagnose.sweep import Sweep, basis
-from geowidth.errors import UserError
+from geowidth.errors import UserError, choose
 
 KIND, SCHEMA = "geowidth.calibration", 2  # schema 1 counted the noise of seeds as what width does
 
@@ -79,14 +79,18 @@ class Calibration:
                 f"{path} has schema {value['schema']}, whose shares explained and p-values were wrong; run geowidth "
                 "calibrate with the same settings and folder again: its trainings are kept"
             )
+        for name in value:
+            choose(f"field of {path}", name, ("kind", "schema", *cls.__dataclass_fields__))
         missing = [name for name in cls.__dataclass_fields__ if name not in value]
         if missing:
             raise UserError(f"{path} lacks {', '.join(missing)}; calibrate again with geowidth calibrate")
         try:
             rows = [*value["layers"], *({**value["shared"], "difficulty": d} for d in value["shared"]["difficulty"])]
             whole = all(isinstance(row[name], (int, float)) for row in rows for name in ("difficulty", "exponent"))
-            whole &= len(rows) == 2 * len(value["widths"])
-        except (KeyError, TypeError):
+            whole &= len(rows) == 2 * len(value["widths"]) and all(type(w) is int and w > 0 for w in value["widths"])
+            interval = value["shared"].get("exponent_interval") or (0.0, 1.0)
+            whole &= len(interval) == 2 and all(type(bound) in (int, float) for bound in interval)
+        except (AttributeError, KeyError, TypeError):
             whole = False
         if not whole:
             raise UserError(f"{path} lacks fits of some layers; calibrate again with geowidth calibrate")

@@ -159,3 +159,41 @@ def test_capture_says_how_many_experts_a_layer_has(tmp_path):
     found = allocate(work=profile, geometry="raw", statistic="shift", exponent=0.5)
     ffn = sum(p.numel() for n, p in model.named_parameters() if "experts" in n)
     assert found.base_width == 48 and found.budget["value"] == ffn
+
+
+CALIBRATION_LIES = {
+    "difficulty of 400 digits": {"difficulty": [1.0, 2.0, 3.0, 10**400]},
+    "unknown difficulty": {"difficulty": [1.0, 2.0, 3.0, float("nan")]},
+    "endless difficulty": {"difficulty": [1.0, 2.0, 3.0, float("inf")]},
+    "fewer difficulties": {"difficulty": [1.0, 2.0, 3.0]},
+    "difficulty as text": {"difficulty": "abcd"},
+    "negative exponent": {"exponent": -1.0},
+    "unknown exponent": {"exponent": float("nan")},
+    "exponent as text": {"exponent": "1"},
+    "interval as a number": {"exponent_interval": 5},
+    "interval of one": {"exponent_interval": [1.0]},
+    "interval of texts": {"exponent_interval": ["a", "b"]},
+}
+
+
+@pytest.mark.parametrize("lie", CALIBRATION_LIES)
+def test_lies_in_a_calibration_are_one_line(lie, tmp_path, capsys):
+    path = calibration_file(tmp_path, 4, np.random.default_rng(0))
+    words = ["allocate", "--schedule", "calibrated", "--layers", "4", "--base", "64", "--calibration", str(path)]
+    assert cli.main(words) == 0
+    value = records.read_json(path)
+    records.write_json(path, value | {"shared": value["shared"] | CALIBRATION_LIES[lie]})
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error) < 700
+
+
+@pytest.mark.parametrize(
+    "lie", [{"widths": [0] * 4}, {"widths": ["64"] * 4}, {"layers": 4}, {"shared": []}, {"extra": 1}]
+)
+def test_lies_in_the_rest_of_a_calibration_are_one_line(lie, tmp_path):
+    path = calibration_file(tmp_path, 4, np.random.default_rng(0))
+    records.write_json(path, records.read_json(path) | lie)
+    with pytest.raises(UserError):
+        allocate("calibrated", layers=4, base_width=64, calibration=path)
