@@ -9,7 +9,7 @@ PIP := $(RUN)/python -m pip --disable-pip-version-check
 TRANSFORMERS_4 := transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2
 BUILD_INPUTS := pyproject.toml setup.py constraints.txt $(shell find csrc kernels -type f -not -name '*.py' 2>/dev/null)
 
-.PHONY: demo test test-eval lint format clean
+.PHONY: demo test test-eval lint results format clean
 
 demo: $(VENV)/.installed
 	$(RUN)/geowidth run --preset nano
@@ -25,6 +25,10 @@ test-eval: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
+
+# What the files in benchmarks/results were made from, and which of them the code has left behind.
+results: $(VENV)/.installed
+	$(RUN)/python -m benchmarks.committed
 
 format: $(VENV)/.installed-test
 	$(RUN)/ruff check --fix .

@@ -58,8 +58,8 @@ def rounding(sweep):
 def lack_of_fit_test(sweep, squares, expected):
     """F test of the power law against free means; None where the seeds show no noise to judge it by.
 
-    expected: NoiseLack of a law that holds. Its mean and variance, and not the count of parameters, say how many degrees
-    of freedom the residuals of the means have: two moments of a scaled chi-square.
+    expected: NoiseLack of a law that holds. Its mean and variance, and not the count of parameters, say how many
+    degrees of freedom the residuals of the means have: two moments of a scaled chi-square.
     """
     noise, pure = seed_noise(sweep)
     if not noise or sweep.losses.shape[1] < 3:

@@ -16,7 +16,7 @@ from geowidth.measure.layers import LayerWork, measure_layer, part_bytes
 from geowidth.measure.overlap import jobs_ahead, staged
 from geowidth.measure.profile import WorkProfile
 from geowidth.measure.sequences import draw_tokens, windows_of
-from geowidth.measure.statistics import DEFAULT_STATISTICS, STATISTICS
+from geowidth.measure.statistics import DEFAULT_STATISTICS, REVISIONS, STATISTICS
 from geowidth.ops.transfers import Transfer
 from geowidth.progress import Progress
 
@@ -229,13 +229,19 @@ def _assemble(clouds, settings, layers):
         projections=clouds.projections,
         experts=tuple(clouds.experts),
         details=[r["details"] for r in layers],
-        settings={**settings.to_json(), "clouds": clouds.settings, "precision": clouds.precision},
+        settings={**settings.to_json(), **_origin(clouds, settings)},
         environment=environment,
         raw_without_large_norms={
             name: [r["details"]["raw_without_large_norms"][name] for r in layers]
             for name in (settings.statistics if "raw" in settings.geometries else ())
         },
     )
+
+
+def _origin(clouds, settings):
+    """What else the numbers hang on: the clouds, their precision, and the revision of every statistic."""
+    revisions = {name: REVISIONS.get(name, 1) for name in (*settings.statistics, "dimension")}
+    return {"clouds": clouds.settings, "precision": clouds.precision, "revisions": revisions}
 
 
 class _torch_threads:

@@ -66,7 +66,7 @@ class LayerCloud:
         return self._host[geometry]
 
     def rounding(self, geometry, side):
-        """How far from its point rounding may have put each state, (tokens,) float64 on the host. side: 0 before, 1 after.
+        """How far rounding may have put each state from its point, (tokens,) float64 on the host. side: 0 or 1, after.
 
         A few units in the last place of the state's own norm, at the precision it was produced in: distances are
         computed in float64, so their type says nothing about it. For the other geometries the same as an angle.
@@ -163,6 +163,9 @@ def gw_entropic(cloud, geometry):
 
 ON_HOST = ("topology",)
 STATISTICS = {"shift": shift, "gw": gw, "topology": topology, "gw_entropic": gw_entropic}
+# Raised when a statistic, or the intrinsic dimension, comes out differently for the same clouds. A work.json carries
+# those it was made with, which tells its numbers from those of another version.
+REVISIONS = {"shift": 1, "gw": 2, "topology": 2, "gw_entropic": 2, "dimension": 2}
 # The nine signals are these under three geometries; the others are measured when asked for.
 DEFAULT_STATISTICS = ("shift", "gw", "topology")
 

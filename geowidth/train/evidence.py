@@ -29,9 +29,9 @@ _TURNS = np.array([-9, -6, -4, -2, -1, 0, 1, 2, 4, 6, 9.0])
 class Difference:
     """Arm minus baseline over paired seeds. Fields are None where too few seeds leave them undefined.
 
-    mean, standard_error: in LOSS_UNIT. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided; exact unless
-    `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power, seeds_needed: seeds with
-    which a true difference of `effect` would be seen with probability `power`.
+    mean, standard_error: in LOSS_UNIT. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided; exact
+    unless `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power, seeds_needed:
+    seeds with which a true difference of `effect` would be seen with probability `power`.
     """
 
     mean: float

@@ -46,7 +46,8 @@ def test_smollm2_end_to_end(cache, tmp_path, capsys):
     assert profile.layers == 30 and profile.widths == (1536,) * 30 and profile.model_dimension == 576
     signals = [profile.signal(s, g) for g in profile.work for s in profile.work[g]]
     assert len(signals) == 9 and all(np.isfinite(signal).all() and min(signal) >= 0 for signal in signals)
-    assert profile.settings["clouds"]["source"] == {"name": "smollm2", "model_type": "llama"}
+    source = {"name": "smollm2", "model_type": "llama", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
+    assert profile.settings["clouds"]["source"] == source
     assert "layer" in capsys.readouterr().out and (tmp_path / "work.svg").read_text().startswith("<svg")
     for layer, details in enumerate(profile.details):
         flagged = details["large_norm_tokens"]["before"] + details["large_norm_tokens"]["after"]

@@ -90,7 +90,11 @@ def open_model(name, *, download=False, cache=None):
     """
     path = located(name, download)
     source = None if Path(name).is_dir() else str(name)
-    return _open_folder(converted(path, cache) if path.suffix == ".gguf" else path, source)
+    if path.suffix != ".gguf":
+        return _open_folder(path, source)
+    opened = _open_folder(converted(path, cache), source)
+    opened.source["file"] = path.name  # the name says how the weights were quantised
+    return opened
 
 
 def located(name, download=False):
