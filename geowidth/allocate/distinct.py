@@ -14,9 +14,12 @@ import numpy as np
 
 from geowidth.allocate.knapsack import choose_within, relax
 from geowidth.allocate.rounding import Closest, Rounding, Tied, bounds_in_steps, paying, round_widths, tied_bounds
+from geowidth.errors import UserError
 
 _WORK = 2**22  # layers * candidates^2 of one dynamic program: about 20 ms
 _PRICES = 40
+_MOST_FLOORS = 1024
+_MOST_GROUPED = 4096  # layers whose groups are compared pair by pair: 8 n^2 bytes
 
 
 def round_distinct(objective, cost, budget, floor, cap, step, limit, tied=None, near=None):
@@ -29,7 +32,7 @@ def round_distinct(objective, cost, budget, floor, cap, step, limit, tied=None, 
     items = _linear_items(tied_objective, cost, budget, floor, cap, step, free.widths)
     # No limited widths are better than the best unlimited ones: a bound where the dual gives none.
     lower = round_widths(paid, cost, budget, floor, cap, step, tied, near).lower
-    if isinstance(paid, Closest) and cost.equal:
+    if isinstance(paid, Closest) and cost.equal and len(paid.target) <= _MOST_GROUPED:
         # Nor than the best limited real ones, less all that spending the budget can be rewarded with.
         over = (budget - cost.total(0)) / cost.per_width[0] - paid.target.sum()
         lower = max(lower, least_squares_with(paid.target, limit) - float(np.max(paid.reward)) * over)
@@ -57,7 +60,9 @@ def least_squares_with(target, limit):
 
 def limit_widths(items, limit, lower):
     """The Rounding with at most `limit` widths; lower: what no widths at all are below."""
+    cheapest = _cheapest(items, limit)
     sets, bound = _dual(items, limit)
+    sets.add(cheapest)
     chosen, pool = _improve(items, sets)
     value = float(items.objective.value(pool[chosen.picks].astype(np.float64)).sum())
     bound = max(bound, lower)
@@ -128,8 +133,9 @@ def _dual(items, limit):
     costs, values = items.tables(items.grid)
     low, high = 0.0, None
     bound, sets = -np.inf, set()
-    scale = np.ptp(values[np.isfinite(values)]) / max(np.ptp(costs), 1e-300)
-    price = scale or 1.0
+    rise, fall = float(np.ptp(costs)), float(np.ptp(values[np.isfinite(values)]))
+    price = fall / rise if rise else 0.0
+    price = price if 0.0 < price < np.inf else 1.0
     for _ in range(_PRICES):
         total, chosen = best_set(values + price * costs, limit)
         if np.isfinite(total):
@@ -139,8 +145,23 @@ def _dual(items, limit):
         spent = _spent(costs, values, price, chosen)
         low, high = (price, high) if spent > items.room else (low, price)
         price = price * 4.0 if high is None else 0.5 * (low + high)
-    sets.add((int(items.floor.max()),))  # one width for all is the last resort, and keeps the budget if anything does
     return sets, bound
+
+
+def _cheapest(items, limit):
+    """The at most `limit` widths that cost the least; refuses where there are none within the bounds or the budget.
+
+    Each of them is the floor of an item: one that is no item's floor could be narrower.
+    """
+    floors = np.unique(items.floor).astype(np.int64)
+    if len(floors) > _MOST_FLOORS:
+        floors = np.union1d(floors[:: -(-len(floors) // _MOST_FLOORS)], floors[-1:])
+    costs, values = items.tables(floors)
+    total, chosen = best_set(np.where(np.isfinite(values), costs, np.inf), limit)
+    if not total <= items.room:
+        least = "the bounds leave none" if np.isinf(total) else f"the cheapest take {total:g} of {items.room:g}"
+        raise UserError(f"no {limit} different widths for all layers: {least}; allow more of them, or wider bounds")
+    return tuple(floors[chosen].tolist())
 
 
 def _spent(costs, values, price, chosen):

@@ -1,6 +1,7 @@
 """Widths under a budget of milliseconds: the cost is a measured staircase, not a line.
 
-A loss surrogate is minimised by the multiple-choice knapsack over all multiples of the quantum. A shape is scaled as
+A loss surrogate is minimised by the multiple-choice knapsack over the widest multiple of the quantum on each stair: a
+narrower one costs the same. A shape is scaled as
 far up as its nearest multiples stay within the time, and then takes the steps that are still affordable; on a staircase
 many are free.
 """
@@ -12,6 +13,8 @@ from geowidth.allocate.knapsack import choose_within
 from geowidth.allocate.rounding import Closest, Rounding, Tied, bounds_in_steps, tied_bounds
 from geowidth.errors import UserError
 
+_MOST_CHOICES = 2**24  # layers times widths of one knapsack
+_MOST_MULTIPLES = 2**16  # of the quantum, up to the widest measured width
 _SLACK = 1e-9  # sums of the same times in another order differ in the last digits
 
 
@@ -30,13 +33,20 @@ def fit_time(shape, objective, cost, budget, floor, cap, step, tied=None, limit=
         )
     room = budget * (1 + _SLACK)
     if shape is None:
-        rounding = _minimise(_items(objective, None, cost, room, low, high, step), limit)
+        rounding = _minimise(_items(objective, None, cost, room, low, high, step), cost, limit)
         return rounding.widths.astype(np.float64), rounding
+    if int(high.max()) > _MOST_MULTIPLES:
+        raise UserError(
+            f"the cost table ends at width {cost.widths[-1]}, {int(high.max())} multiples of {step}; "
+            f"allowed: {_MOST_MULTIPLES}: take a larger quantum, or cap the widths"
+        )
     real = _scale(shape, cost, room, low, high, step, tied)
     items = _items(Closest(real), tied, cost, room, low, high, step)
-    if limit is not None and len(np.unique(_nearest(real, low, high, step))) > limit:
-        return real, _minimise(items, limit)
-    return real, _filled(items, cost, real, step)
+    filled = _filled(items, cost, real, step)
+    nearest = _nearest(real, low, high, step)
+    if limit is not None and max(len(np.unique(nearest)), len(np.unique(filled.widths))) > limit:
+        return real, _minimise(items, cost, limit)
+    return real, filled
 
 
 def uniform_time_width(cost, layers, budget):
@@ -62,14 +72,34 @@ def _items(objective, tied, cost, room, low, high, step):
     return Items(objective, spend, bottom * float(step), top * float(step), room, step, grid, False, ends)
 
 
-def _minimise(items, limit):
-    grid = np.arange(items.floor.min(), items.cap.max() + 1, items.step).astype(np.int64)
+def _minimise(items, cost, limit):
+    grid = _candidates(items, cost)
+    if len(grid) * items.objective.size > _MOST_CHOICES:
+        raise UserError(
+            f"{len(grid)} widths for each of {items.objective.size} layers are too many to choose from; "
+            "measure fewer widths for the cost table"
+        )
     choice = choose_within(*map(list, items.tables(grid)), items.room)
     widths = grid[choice.picks][items.objective.labels]
     free = Rounding(widths, choice.value, choice.lower, choice.exact)
     if limit is None or len(np.unique(widths)) <= limit:
         return free
     return limit_widths(items, limit, free.lower)
+
+
+def _candidates(items, cost):
+    """Widths among which every item's best one is, int64: the widest of each stair, the bounds, those next to a target.
+
+    On a stair all widths cost the same, and both objectives are better the nearer a width is to the best one.
+    """
+    found = [cost.widths // items.step * items.step, items.floor, items.cap]
+    if isinstance(items.objective.objective, Closest):
+        labels = items.objective.labels
+        common = np.bincount(labels, items.objective.objective.target) / np.bincount(labels)
+        below = np.floor(common / items.step) * items.step
+        found += [below, below + items.step]
+    grid = np.unique(np.concatenate(found)).astype(np.int64)
+    return grid[(grid >= items.floor.min()) & (grid <= items.cap.max())]
 
 
 def _nearest(real, low, high, step):

@@ -6,10 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from geowidth.allocate.cost import LinearCost
+from geowidth.allocate.cost import LinearCost, TableCost
+from geowidth.allocate.distinct import round_distinct
 from geowidth.allocate.knapsack import choose_within
 from geowidth.allocate.rounding import Closest, paying, round_widths
 from geowidth.allocate.surrogate import Surrogate
+from geowidth.allocate.timed import fit_time
+from geowidth.errors import UserError
 
 SCALES = (1e-300, 1e-40, 1e-12, 1e-6, 1.0, 1e6, 1e12, 1e40, 1e300)
 
@@ -161,3 +164,76 @@ def test_bounds_count_whole_steps_however_many():
     assert wide.widths.tolist() == [10**12, 10**12]
     tight = round_widths(Surrogate([1.0, 1.0], [1.0, 1.0]), cost, 2**52, [1.0, 1.0], [2.0**51 - 0.5, np.inf], 1)
     assert tight.widths.tolist() == [2**51 - 1, 2**51 + 1]
+
+
+def random_stairs(generator):
+    """(TableCost, floor, cap, budget, step, layers) of a case small enough to list."""
+    widths = np.sort(generator.choice(np.arange(3, 40), int(generator.integers(1, 7)), replace=False))
+    times = np.cumsum(generator.choice([0.0, 0.1, 0.3, 1.0], len(widths))) + 0.1
+    table, step = TableCost(widths, times * 10.0 ** generator.integers(-9, 10)), int(generator.integers(1, 4))
+    layers, top = int(generator.integers(1, 4)), int(widths[-1]) // step
+    low = generator.integers(1, top + 1, layers)
+    high = np.minimum(low + generator.integers(0, 8, layers), top)
+    least, most = table.total(low * step), table.total(high * step)
+    return table, low * float(step), high * float(step), float(generator.uniform(least, most)), step, layers
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_times_are_kept_and_the_surrogate_is_the_best_of_all(limit):
+    generator, found_some = np.random.default_rng(3), 0
+    for _ in range(80):
+        table, floor, cap, budget, step, layers = random_stairs(generator)
+        coefficient = (
+            generator.gamma(1, 1, layers) * 10.0 ** generator.integers(-40, 41) * (generator.random(layers) > 0.2)
+        )
+        surrogate, shape = Surrogate(coefficient, generator.uniform(0.05, 2, layers)), generator.uniform(0.5, 2, layers)
+        ranges = [range(int(a), int(b) + 1, step) for a, b in zip(floor, cap, strict=True)]
+        listed = [np.array(w) for w in itertools.product(*ranges) if limit is None or len(set(w)) <= limit]
+        listed = [w for w in listed if table.total(w) <= budget * (1 + 1e-9)]
+        for given in ((None, surrogate), (shape, None)):
+            if not listed:
+                with pytest.raises(UserError, match="different widths for all layers"):
+                    fit_time(*given, table, budget, floor, cap, step, None, limit)
+                continue
+            found = fit_time(*given, table, budget, floor, cap, step, None, limit)[1]
+            assert table.total(found.widths) <= budget * (1 + 1e-9) and not (found.widths % step).any()
+            assert (found.widths >= floor).all() and (found.widths <= cap).all()
+            assert limit is None or len(set(found.widths.tolist())) <= limit
+        if listed:
+            found_some += 1
+            found = fit_time(None, surrogate, table, budget, floor, cap, step, None, limit)[1]
+            best = min(math.fsum(surrogate.value(w.astype(float))) for w in listed)
+            assert found.lower <= best * (1 + 1e-11) and found.objective >= best * (1 - 1e-11)
+            assert not found.exact or found.objective <= best * (1 + 1e-11)
+            assert found.exact or limit is not None
+    assert found_some > 20
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_few_widths_are_found_wherever_there_are_some_or_refused(limit):
+    generator, found_some = np.random.default_rng(11), 0
+    for _ in range(150):
+        surrogate, *case = random_rounding(generator, 10.0 ** generator.integers(-30, 31))
+        listed = all_widths(*case)
+        if listed is None:
+            continue
+        few = [w for w in listed if len(set(w.tolist())) <= limit]
+        if not few:
+            with pytest.raises(UserError, match="different widths for all layers"):
+                round_distinct(surrogate, *case[:5], limit, case[5])
+            continue
+        found = round_distinct(surrogate, *case[:5], limit, case[5])
+        best = min(math.fsum(surrogate.value(w.astype(float))) for w in few)
+        assert case[0].total(found.widths) <= case[1] and len(set(found.widths.tolist())) <= limit
+        assert found.lower <= best * (1 + 1e-11) and not (found.exact and found.objective > best * (1 + 1e-11))
+        found_some += 1
+    assert found_some > 40
+
+
+def test_stairs_of_two_billion_take_no_memory():
+    """A table may end at a width of 2^31: only the widest width of each stair is looked at, or the table is refused."""
+    table = TableCost([8, 2**31], [1.0, 2.0])
+    surrogate, bounds = Surrogate([1.0, 2.0], [0.5, 0.5]), (np.ones(2), np.full(2, np.inf))
+    assert fit_time(None, surrogate, table, 3.0, *bounds, 1)[1].widths.tolist() == [8, 2**31]
+    with pytest.raises(UserError, match="take a larger quantum, or cap the widths"):
+        fit_time(np.array([1.0, 2.0]), None, table, 3.0, *bounds, 1)
