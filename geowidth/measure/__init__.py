@@ -1,6 +1,8 @@
 """Measure how much geometric work each FFN layer does on its token cloud.
 
 families       where each kind of model keeps its FFNs, as data
+widths         FFN widths by what a layer computes, however its weights are stored
+models         what is asked of a model before it runs: wrappers, limits, where its input goes
 sequences      text as windows of tokens: padding, and which tokens are drawn
 capture        capture.capture: a model's `before` and `after` states at every FFN, the same tokens in every layer
 pipeline       clouds to a profile: layers side by side, or a GPU and the CPU's threads overlapping; resumable

@@ -498,7 +498,7 @@ def test_N16_the_code_in_an_exported_folder_is_not_run(tmp_path):
 @pytest.mark.parametrize("family, changes", [("qwen3", {"head_dim": 8}), ("gemma2", {"head_dim": 8}), ("phi3", {})])
 def test_N16_other_families_with_widths_of_their_own(tmp_path, family, changes):
     """A layer of width 0 as well: every class that `geowidth export` writes can be measured."""
-    from geowidth.models.exchange.library_models import tapered_module
+    from geowidth.models.exchange.library import tapered_module
 
     pytest.importorskip("transformers", reason="the extra hf is not installed")
     module = tapered_module(family)
@@ -538,12 +538,12 @@ def test_N24_from_python(kind):
 
 
 def test_a_family_that_needs_transformers_says_so(tmp_path, monkeypatch):
-    from geowidth.models.exchange import library_models, opening
+    from geowidth.models.exchange import library, opening
 
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     gpt2 = folder_of(made("GPT2Model", vocab_size=256, n_embd=32, n_layer=2, n_head=4), tmp_path / "gpt2")
     ours = folder_of(llama(vocab_size=256), tmp_path / "llama")
-    for module in (opening, library_models):
+    for module in (opening, library):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="need the package transformers; install it"):
         open_model(gpt2)

@@ -8,6 +8,7 @@ from geowidth.errors import UserError
 from geowidth.measure.capture import capture, states_in
 from geowidth.measure.families import PARALLEL, POST_NORM, SEQUENTIAL, Family
 from geowidth.measure.sequences import draw_tokens, sequences_of, windows_of
+from geowidth.models.exchange.opening import open_model
 
 TEXT = torch.randint(3, 97, (600,), generator=torch.Generator().manual_seed(5))
 SHAPE = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -136,6 +137,19 @@ def test_every_family(name):
     assert together.tokens == 8
     torch.testing.assert_close(together.before, alone.before, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(together.after, alone.after, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_from_a_folder(name, tmp_path):
+    """What the checks of sizes and shapes let through is the model that was saved."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra hf is not installed")
+    model = hugging_face(name).eval()
+    model.save_pretrained(tmp_path)
+    letters = {letter: index for index, letter in enumerate("abcdefgh")}
+    tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[])).save(str(tmp_path / "tokenizer.json"))
+    saved, opened = (capture(one, TEXT, 20, context=16) for one in (model, open_model(tmp_path).model.to("cpu")))
+    assert torch.equal(saved.before, opened.before) and torch.equal(saved.after, opened.after)
+    assert saved.widths == opened.widths
 
 
 def test_states_are_those_of_the_model():

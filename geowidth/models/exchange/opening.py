@@ -24,7 +24,7 @@ from geowidth.models.exchange.checkpoint import read_checkpoint, read_config, sa
 from geowidth.models.exchange.convert import foreign_parts, model_from
 from geowidth.models.exchange.formats import export
 from geowidth.models.exchange.gguf_read import read_gguf
-from geowidth.models.exchange.library_models import library_model, need_transformers
+from geowidth.models.exchange.library import library_model, need_transformers
 from geowidth.models.exchange.shape import CLASSES, TAPERED, LlamaShape
 from geowidth.models.exchange.tokenizer import special_ids_around
 from geowidth.models.storage import CONFIG_FILE
