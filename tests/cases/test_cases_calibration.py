@@ -1,5 +1,6 @@
 """M4: what a calibration's curves explain of what width does, and when lack of fit is seen; old files are refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -113,3 +114,22 @@ def test_M4_losses_without_noise():
     assert fit.lack_of_fit is None
     flat = fit_curves(Sweep(level, level + np.zeros((8, 3, 1)), RATIOS))
     assert (flat.explained, flat.explained_interval) == (None, None)
+
+
+def test_M3_three_layers_are_not_enough_for_a_correlation():
+    model = dataclasses.replace(NANO.model, layers=3, widths=(256,) * 3)
+    plan = CalibrationPlan(dataclasses.replace(NANO, model=model), seeds=(0, 1))
+    losses = 2 + np.random.default_rng(0).standard_normal(2 * 10) / 100
+    found = summarise(plan, losses, make_profile(3, 256))
+    assert "3 layers are not enough" in found.sentence and "not enough layers" in table(found)
+    assert all(row["difficulty"]["p"] is None for t in found.signals.values() for row in t.values())
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (2, 2, 2), (8, 2, 3), (4, 6, 2)])
+def test_M4_small_sweeps_are_judged_too(shape):
+    ratios = np.tile([1 / 16, 1 / 4, 4.0, 1 / 2, 2.0, 8.0][: shape[1]], (shape[0], 1))
+    generator = np.random.default_rng(0)
+    fit = fit_curves(Sweep(generator.normal(size=shape[2]), generator.normal(size=shape), ratios))
+    low, high = fit.explained_interval
+    assert 0 <= low <= fit.explained <= high <= 1
+    assert (fit.lack_of_fit is None) == (shape[1] == 2)
