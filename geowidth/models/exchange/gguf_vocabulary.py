@@ -102,8 +102,9 @@ def _tokens(tokens, types, path):
     count = len(tokens)
     while count and kinds.get(count - 1) == UNUSED and tokens[count - 1].startswith(f"[PAD{count - 1}]"):
         count -= 1
-    if len(set(tokens[:count])) < count:
-        twice = next(text for i, text in enumerate(tokens) if text in tokens[:i])
+    seen = set()
+    twice = next((text for text in tokens[:count] if text in seen or seen.add(text)), None)
+    if twice is not None:
         raise UserError(f"{path}: token {twice!r:.60} comes twice; a tokenizer gives each text one id")
     return tuple(tokens[:count]), {i: kind for i, kind in kinds.items() if i < count}
 
