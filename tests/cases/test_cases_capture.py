@@ -715,6 +715,21 @@ def test_config_sizes_of_tables_and_of_the_part_that_reads_text(tmp_path):
             open_model(folder)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_layers_of_the_files_that_the_config_leaves_out_are_refused(tmp_path, name):
+    model = {
+        "gpt2": lambda: made("GPT2Model", vocab_size=256, n_embd=32, n_layer=2, n_head=4, n_positions=18),
+        "llama": llama,
+        "bert": lambda: made("BertModel", **SIZES),
+    }[name]()
+    folder = folder_of(model, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["n_layer" if name == "gpt2" else "num_hidden_layers"] = 1
+    (folder / "config.json").write_text(json.dumps({**config, "layer_types": None}))
+    with pytest.raises(UserError, match=r"(layers?|h)\.1\..* belongs to no part"):
+        open_model(folder)
+
+
 def test_models_larger_than_the_machine_are_refused(stock, monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 1000)
     with pytest.raises(UserError, match="in float32 takes .* bytes; this machine has 1,000 free"):

@@ -18,6 +18,9 @@ from geowidth.models.exchange.remote_code import CLASSES, modelling_file
 from geowidth.models.exchange.shape import TAPERED
 from geowidth.models.exchange.sizes import check_built, check_stated, mismatch
 
+OF_A_LAYER = re.compile(r"(^|\.)(layers?|h)\.\d+\.")
+NO_WEIGHTS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")  # tables that old checkpoints hold
+
 
 def need_transformers():
     """Raise a UserError where the package transformers is not installed."""
@@ -123,7 +126,7 @@ def _check_loaded(folder, model, found):
     missing = sorted(key for key in found["missing_keys"] if "pooler" not in key)
     if missing:
         raise UserError(f"{folder}: tensor {missing[0]} is missing or has another shape than config.json asks for")
-    extra = sorted(key for key in found["unexpected_keys"] if re.search(r"layers?\.\d+\.", key))
+    extra = sorted(key for key in found["unexpected_keys"] if OF_A_LAYER.search(key) and not key.endswith(NO_WEIGHTS))
     if extra:
         raise UserError(f"{folder}: tensor {extra[0]} belongs to no part of a {type(model).__name__}")
     for key, parameter in model.named_parameters():
