@@ -21,6 +21,7 @@ from geowidth.errors import UserError
 
 def add_arguments(parser):
     """The options of `geowidth allocate`."""
+    parser.register("action", None, words.Once)
     add = parser.add_argument
     add("--list", action="store_true", help="list all schedules with their options, and stop")
     add("--schedule", metavar="NAME", default="geometry", help="which schedule; --list names them all")

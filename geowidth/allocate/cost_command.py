@@ -17,6 +17,7 @@ _MOST_WIDTHS = 4096
 
 def add_arguments(parser):
     """The options of `geowidth cost`."""
+    parser.register("action", None, words.Once)
     add = parser.add_argument
     add("--device", metavar="NAME", default="cpu", help="cpu, cuda or cuda:N")
     add("--model-dimension", metavar="D", required=True, help="size of the residual stream")

@@ -1,11 +1,26 @@
 """Reading the words of a command line: numbers without guesses, one line for what is wrong."""
 
+import argparse
 import math
 import re
 
 from geowidth import records
 from geowidth.allocate.problem import plain_number
 from geowidth.errors import UserError, shown
+
+
+class Once(argparse.Action):
+    """Stores a value, and refuses a second one: of two budgets it would be unclear which counts.
+
+    `parser.register("action", None, Once)` makes it the action of all options that name no other.
+    """
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        given = namespace.__dict__.setdefault("_given", set())
+        if self.dest in given:
+            parser.error(f"argument {option_string}: it came twice; give it once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
 
 
 def whole_number(flag, text, minimum=1):

@@ -280,6 +280,17 @@ def test_options_of_schedules_are_refused_by_name(kind, capsys):
     assert words in line and len(line) < 700
 
 
+@pytest.mark.parametrize(
+    "words", [["--layers", "4", "--layers=8"], ["--base=64", "--base=64"], ["--cap", "9", "--cap", "8"]]
+)
+def test_flags_given_twice_are_refused(words, capsys):
+    flag = words[0].partition("=")[0]
+    others = [] if flag == "--base" else ["--base", "64"]
+    line = refused(capsys, "allocate", "--schedule", "cosine", *others, *words)
+    assert f"argument {flag}: it came twice" in line
+    assert "argument --widths: it came twice" in refused(capsys, "cost", "--widths=8:16:8", "--widths", "8:16:8")
+
+
 def test_a_signal_of_a_mixture_given_twice_is_refused(tmp_path, capsys):
     make_profile(4, width=64).write(tmp_path / "work.json")
     words = ["--work", tmp_path / "work.json", "--mixture", "raw/shift=1,raw/shift=2"]
