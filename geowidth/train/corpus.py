@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from geowidth import files
 from geowidth.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -63,13 +64,13 @@ def load_corpus(source="stdlib"):
             raise UserError(f"no Python source under {root}; name a text file or folder as the corpus instead")
         return build(source, documents, words)
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(source):
         return build(source, list(folder_files(path)), "text files")
-    if not path.is_file():
+    if not files.exists(path):
         raise UserError(f"corpus {source!r} does not exist; allowed: stdlib, a text file, a folder, a .jsonl file")
     if path.suffix.lower() in (".jsonl", ".ndjson"):
         return build(source, list(json_lines(path)), "JSONL records")
-    text = read(path)
+    text = files.read_bytes(path)
     if 0 in text:
         raise UserError(
             f"corpus {source!r} holds zero bytes, so it is not text; name a text file, a folder or a .jsonl"
@@ -125,7 +126,7 @@ def library_files(root):
     for name, path in walk(root, LEFT_OUT):
         machine_made = name.startswith(("_sysconfigdata", "_sysconfig_vars", "config-"))
         if name.endswith(".py") and not machine_made:
-            text = read(path)
+            text = files.read_bytes(path)
             if 0 not in text:
                 yield name, text
 
@@ -134,34 +135,27 @@ def folder_files(root):
     """(name, bytes) of every text file (one without zero bytes) below `root`."""
     for name, path in walk(root):
         if path.is_file():
-            text = read(path)
+            text = files.read_bytes(path)
             if 0 not in text:
                 yield name, text
 
 
 def json_lines(path):
     """(name, bytes) of every record of a JSONL file; the name is the text itself."""
-    for number, line in enumerate(read(path).split(b"\n"), 1):
+    for number, line in enumerate(files.read_bytes(path).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{path} line {number} is not JSON ({error}); give one JSON object a line") from error
+        except (ValueError, RecursionError) as error:
+            words = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise UserError(f"{path} line {number} is not JSON ({words}); give one JSON object a line") from error
         text = record.get("text") if isinstance(record, dict) else None
         if not isinstance(text, str):
             found = f"fields {', '.join(record) or 'none'}" if isinstance(record, dict) else type(record).__name__
             raise UserError(f"{path} line {number} has {found}; needed: an object with a string field 'text'")
         encoded = text.encode("utf-8", "surrogatepass").replace(b"\0", b"")
         yield text.encode("utf-8", "surrogatepass"), encoded
-
-
-def read(path):
-    """The bytes of a file, or a UserError in one line."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
 def windows(stream, length, count=None):

@@ -395,3 +395,29 @@ def test_control_characters_reach_no_terminal(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.ones((2, 2)))
     assert cli.main(["distances", str(tmp_path / "x.npy"), "--out", str(tmp_path / "a\x1bb.npy")]) == 0
     assert "a\\x1bb.npy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"text": 1' + "0" * 5000 + "}", "line 1 is not JSON"),
+        ('{"text": "a"}\n{"text": ["a"]}', "line 2 has fields text"),
+        ('{"text": "a"}\n7', "line 2 has int"),
+        ("\ufeff", "line 1 is not JSON"),
+        ("", "holds no text"),
+        ('{"text": ""}', "holds no text"),
+    ],
+    ids=range(7),
+)
+def test_damaged_corpora_are_refused_in_one_line(tmp_path, data, words):
+    from geowidth.train import load_corpus
+
+    (tmp_path / "a.jsonl").write_text(data, encoding="utf-8")
+    with pytest.raises(UserError, match=words) as error:
+        load_corpus(tmp_path / "a.jsonl")
+    assert len(str(error.value)) < 500
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for path in (tmp_path / "pipe.jsonl", "/dev/zero", "a\0b", "x" * 300, tmp_path / "a.jsonl" / "inside"):
+        with pytest.raises(UserError, match=r"cannot read|does not exist"):
+            load_corpus(path)
