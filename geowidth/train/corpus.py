@@ -114,9 +114,9 @@ def by_position(documents):
 def walk(root, left_out=frozenset()):
     """(name relative to root with '/', path) of every file below `root`, sorted by name; hidden names are skipped."""
     found = []
-    for folder, folders, files in os.walk(root):
+    for folder, folders, names in os.walk(root):
         folders[:] = [f for f in folders if f not in left_out and not f.startswith(".")]
-        paths = [Path(folder, f) for f in files if not f.startswith(".")]
+        paths = [Path(folder, f) for f in names if not f.startswith(".")]
         found += [(p.relative_to(root).as_posix(), p) for p in paths]
     return sorted(found)
 

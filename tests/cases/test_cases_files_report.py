@@ -254,7 +254,8 @@ def test_pictures_are_the_same_bits_every_time(tmp_path, monkeypatch):
         for layer in (0, 1)
         for w in (32, 48, 96)
     ]
-    found = Calibration("p", (64, 64), [fit, fit], {}, 0.1, {}, None, {}, rows, "", {}, {})
+    nothing = {name: None for name in Calibration.__dataclass_fields__}
+    found = Calibration(**nothing | {"widths": (64, 64), "layers": [fit, fit], "curves": rows})
     for suffix, draw, what in (
         ("svg", plot_schedule, schedule),
         ("png", plot_schedule, schedule),
