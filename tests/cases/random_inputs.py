@@ -10,9 +10,10 @@ from scipy.optimize import linear_sum_assignment
 COUNT = int(os.environ.get("GEOWIDTH_RANDOM_INPUTS", "2000"))
 
 
-def generators(backend="native"):
-    """Seeded generators: COUNT, or a tenth of that for a backend of plain torch, whose calls take up to 10 ms."""
-    return (np.random.default_rng([20261201, seed]) for seed in range(COUNT if backend == "native" else COUNT // 10))
+def generators(backend="native", share=1):
+    """Seeded generators: COUNT // share, a tenth of that for a backend of plain torch, whose calls take 10 ms."""
+    count = COUNT // share // (1 if backend == "native" else 10)
+    return (np.random.default_rng([20261201, seed]) for seed in range(count))
 
 
 def points(g, n, d=None):
