@@ -220,15 +220,28 @@ def _alive(pid):
 
 
 def _left_over(entry):
-    """Whether nobody holds the lock on a temporary file: a writer on another machine, say. Folders have none."""
-    if not entry.is_file(follow_symlinks=False):
-        return entry.is_dir(follow_symlinks=False)
-    with open(entry, "rb") as file:
-        return lock(file)
+    """Whether nobody holds the lock on a temporary file or folder: a writer on another machine, say."""
+    if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+        return False
+    with holding(entry) as free:
+        return free
+
+
+@contextlib.contextmanager
+def holding(path):
+    """Hold the lock of a file or folder while it is filled; gives whether it was free."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield lock(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def lock(file):
-    """Take the lock of an open file without waiting; False if another holds it. Without such locks: always True."""
+    """Take the lock of an open file without waiting; False if another holds it.
+
+    Where there are no such locks: always True.
+    """
     try:
         import fcntl
     except ImportError:

@@ -95,7 +95,7 @@ def _check_lists(value):
             raise UserError(f"{name} has {len(numbers)} layers, widths has {layers}")
         wrong = next((n for n in numbers if isinstance(n, bool) or not isinstance(n, (int, float))), None)
         if wrong is not None:
-            raise UserError(f"{name} holds {wrong!r}, which is no number")
+            raise UserError(f"{name} holds {wrong!r}, which is not a number")
     for width in value["widths"]:
         whole("a width", width, 0)
     _check_experts(value)

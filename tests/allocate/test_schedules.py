@@ -198,7 +198,7 @@ def test_plug_ins_by_entry_point(monkeypatch):
     assert allocate("cosine", layers=3, base_width=100).widths == (150, 100, 50)  # built-in names cannot be taken over
     for name, words in [
         ("broken", "cannot be loaded: no such module"),
-        ("number", "no function and no Rule"),
+        ("number", "neither a function nor a Rule"),
         ("wrong", "returned str"),
         ("short", "5 finite numbers above 0 are needed"),
     ]:

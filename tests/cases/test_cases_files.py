@@ -135,6 +135,12 @@ def test_H2_a_temporary_file_that_somebody_holds_is_left(tmp_path):
         assert path.exists()
     files.sweep(tmp_path / "out.json")
     assert not path.exists()
+    path.mkdir()
+    with files.holding(path) as free:
+        files.sweep(tmp_path / "out.json")
+        assert free and path.exists()
+    files.sweep(tmp_path / "out.json")
+    assert not path.exists()
 
 
 def run_with(arguments, **streams):

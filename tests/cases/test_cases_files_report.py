@@ -254,7 +254,7 @@ def test_pictures_are_the_same_bits_every_time(tmp_path, monkeypatch):
         for layer in (0, 1)
         for w in (32, 48, 96)
     ]
-    nothing = {name: None for name in Calibration.__dataclass_fields__}
+    nothing = dict.fromkeys(Calibration.__dataclass_fields__)
     found = Calibration(**nothing | {"widths": (64, 64), "layers": [fit, fit], "curves": rows})
     for suffix, draw, what in (
         ("svg", plot_schedule, schedule),

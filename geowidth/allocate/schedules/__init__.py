@@ -118,5 +118,5 @@ def find_rule(name):
     if isinstance(found, Rule):
         return found
     if not callable(found):
-        raise UserError(f"schedule {name!r} ({_plug_ins()[name].value}) is no function and no Rule")
+        raise UserError(f"schedule {name!r} ({_plug_ins()[name].value}) is neither a function nor a Rule")
     return Rule(name, (found.__doc__ or "").strip().split("\n")[0], found)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from geowidth import records
+from geowidth import files, records
 from geowidth.errors import UserError, choose
 from geowidth.models import save_model
 from geowidth.models.exchange.carried import refuse_windows, stock_config, write_source
@@ -174,6 +174,7 @@ def check_free(out):
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already; name a new folder, or remove it first")
     records.check_writable(out / "config.json")
+    files.sweep(out)
 
 
 def _into(out, write, form, widths):
@@ -183,14 +184,15 @@ def _into(out, write, form, widths):
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
-        words = [word.replace(str(aside), str(out)) for word in write(aside)]
-        facts = {"kind": KIND, "schema": SCHEMA, "format": form, "widths": widths}
-        records.write_json(aside / "geowidth_export.json", {**facts, "environment": records.environment()})
+        with files.holding(aside):
+            words = [word.replace(str(aside), str(out)) for word in write(aside)]
+            facts = {"kind": KIND, "schema": SCHEMA, "format": form, "widths": widths}
+            records.write_json(aside / "geowidth_export.json", {**facts, "environment": records.environment()})
         if out.is_dir():
             out.rmdir()
         os.replace(aside, out)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; name a folder that can be written") from error
+        raise files.refusal(out, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return words
