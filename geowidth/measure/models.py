@@ -45,7 +45,9 @@ def text_config(model):
     """The config of the part that reads text: models of images and text keep theirs under text_config."""
     config = getattr(model, "config", None)
     nested = getattr(config, "text_config", None)
-    return config if nested is None else nested
+    return (
+        config if nested is None or isinstance(nested, dict) else nested
+    )  # a dict: an entry the config has no use for
 
 
 def longest_context(model):

@@ -675,6 +675,11 @@ CONFIGS = {
     "negative": ({"intermediate_size": -1}, "intermediate_size is -1; allowed"),
     "null": ({"hidden_size": None}, "hidden_size is None; allowed"),
     "quantised": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+    "labels": ({"num_labels": 2**31}, "num_labels is 2147483648"),
+    "layers of pictures": (
+        {"vision_config": {"num_hidden_layers": 50_000}},
+        "vision_config: num_hidden_layers is 50000",
+    ),
     "no text": ({"text_config": 3}, "text_config is a int"),
 }
 
@@ -713,6 +718,14 @@ def test_config_sizes_of_tables_and_of_the_part_that_reads_text(tmp_path):
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(UserError, match=message):
             open_model(folder)
+
+
+def test_an_empty_text_config_changes_nothing(stock, tmp_path):
+    config = json.loads((stock / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "text_config": {}}))
+    for other in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / other).symlink_to(stock / other)
+    assert open_model(tmp_path).longest == 64
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])

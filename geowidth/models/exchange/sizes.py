@@ -17,7 +17,17 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 AXES = ("vocab_size", "hidden_size", "n_embd", "dim", "num_attention_heads", "n_head", "n_heads")
 AXES += ("num_key_value_heads", "head_dim", "embedding_size", "word_embed_proj_dim")
 INNER = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "moe_intermediate_size")
-MAY_BE_NULL = ("n_inner", "head_dim", "num_key_value_heads", "word_embed_proj_dim", "num_experts", *POSITIONS)
+MAY_BE_NULL = (
+    "n_inner",
+    "head_dim",
+    "num_key_value_heads",
+    "word_embed_proj_dim",
+    "num_experts",
+    "num_labels",
+    *POSITIONS,
+)
+PARTS = ("text_config", "vision_config", "audio_config")
+MOST_LABELS = 1_000_000  # the library writes a name for each
 LARGEST = 2**40  # far beyond any model, far within what torch counts with
 POSITION_TABLE = re.compile(r"(^|\.)(position_embeddings|embed_positions|wpe)\.weight$")
 
@@ -25,19 +35,21 @@ POSITION_TABLE = re.compile(r"(^|\.)(position_embeddings|embed_positions|wpe)\.w
 def check_stated(config, shapes, where):
     """Refuse sizes in a config.json that are no whole numbers, and counts of parts that the weight files do not hold.
 
-    config   the dict of config.json; what stands under text_config is checked alike
+    config   the dict of config.json; what stands under PARTS is checked alike
     shapes   {name: shape} of the weight files
     """
-    nested = config.get("text_config")
-    if nested is not None:
-        if not isinstance(nested, dict):
-            raise UserError(f"{where}: text_config is a {type(nested).__name__}; a JSON object is needed")
-        check_stated({**nested, "text_config": None}, shapes, f"{where}: text_config")
+    for part in PARTS:
+        nested = config.get(part)
+        if nested is not None and not isinstance(nested, dict):
+            raise UserError(f"{where}: {part} is a {type(nested).__name__}; a JSON object is needed")
+        if nested:
+            check_stated({**nested, **dict.fromkeys(PARTS)}, shapes, f"{where}: {part}")
     numbers = {part for name in shapes for part in name.split(".") if part.isdecimal()}
     parts = max([len(numbers), *(shape[0] for shape in shapes.values() if len(shape) == 3)])
     table = max((shape[0] for name, shape in shapes.items() if POSITION_TABLE.search(name)), default=math.inf)
     _check_each(config, COUNTED, 1, parts, "the weight files hold {} numbered parts", where)
     _check_each(config, POSITIONS, 1, table, "the table of positions has {} rows", where)
+    _check_each(config, ("num_labels",), 0, MOST_LABELS, "{} are the most that are read", where)
     _check_each(config, AXES, 1, math.inf, "", where)
     _check_each(config, INNER, 0, math.inf, "", where)
 
