@@ -92,7 +92,10 @@ class Sinkhorn {
   // Potentials that differ from the right ones by more than this leave the safe range of v.
   static constexpr double range = sizeof(T) == sizeof(float) ? 16 : 150;
   static constexpr int most_entries = 60;
-  static constexpr int64_t patience = 30;  // visits without a smaller error: rounding is all that is left
+  // After so many visits without a smaller error rounding is all that is left, if the error is that small. A larger one
+  // may stand for long while potentials move on, where points compete at a small eps.
+  static constexpr int64_t patience = 30, long_patience = 1000;
+  static constexpr double rounding = sizeof(T) == sizeof(float) ? 1e-4 : 1e-9;
 
   bool finished() const {
     return outcome_.error <= settings_.tolerance || outcome_.passes >= settings_.most || stalled_;
@@ -195,7 +198,7 @@ class Sinkhorn {
         best_pass = outcome_.passes;
         best = x_;
       }
-      stalled_ = outcome_.passes - best_pass >= patience;
+      stalled_ = outcome_.passes - best_pass >= (best_error <= rounding ? patience : long_patience);
       if (finished()) break;
       bool outside = false;
       for (int64_t j = 0; j < m_; ++j) {

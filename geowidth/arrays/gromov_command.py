@@ -2,12 +2,15 @@
 
 Reads   two .npy files (n, n): symmetric, finite, of one dtype
 Prints  one JSON object: value E, gw = sqrt(E), the identity's value, the Frank-Wolfe gap, a proven lower bound, and the
-        exact split into scale, eccentricity and shape; with --entropic the objective, marginal error and iterations
+        exact split into scale, eccentricity and shape; with --entropic the objective, marginal error and iterations.
+        A search that did not converge says so on stderr, too
 Writes  --out: the same object as a file; --coupling: the coupling (n, n) as .npy
 
 Example:
   geowidth gromov before.npy after.npy --out gw.json
 """
+
+import sys
 
 from geowidth import records
 from geowidth.arrays import check_array_output, load_array, save_array
@@ -46,7 +49,21 @@ def run(arguments):
     facts = {name: value for name, value in facts.items() if getattr(value, "ndim", 0) == 0}
     facts = {**facts, "gw": result.value**0.5, "files": [arguments.c1, arguments.c2]}
     print(records.dumps(facts, indent=1))
+    if not result.converged:
+        print(not_converged(result), file=sys.stderr)
     if arguments.coupling is not None:
         save_array(arguments.coupling, coupling.numpy())
     if arguments.out is not None:
         records.write_json(arguments.out, facts)
+
+
+def not_converged(result):
+    """One line on a result whose search ended before its tolerance was met."""
+    if hasattr(result, "gap"):
+        left = f"its Frank-Wolfe gap is {result.gap:.3g} at a value of {result.value:.3g}"
+    else:
+        left = (
+            f"a step would still move {result.change:.3g} of the mass, column sums miss {result.marginal_error:.3g}; "
+            "a larger eps converges sooner"
+        )
+    return f"geowidth: not converged after {result.iterations} iterations: {left}"

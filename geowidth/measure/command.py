@@ -14,6 +14,7 @@ A call that was interrupted goes on where it stopped. Example:
   geowidth measure some/folder --tokens 4096 --device cuda
 """
 
+import sys
 from pathlib import Path
 
 from geowidth import records
@@ -62,6 +63,8 @@ def run(arguments):
         options = {"seed": arguments.seed, "out": arguments.out, "settings": settings}
         profile = measure(arguments.model, **drawing, **options)
     print(table(profile))
+    for line in unsettled(profile):
+        print(line, file=sys.stderr)
     print(f"work profile: {arguments.out}")
     if arguments.plot is not None:
         from geowidth.report import profile_svg
@@ -109,6 +112,17 @@ def table(profile):
         cells = " ".join(f"{profile.work[g][s][layer]:10.4g}" for g, s in columns)
         lines.append(f"{layer:5d} {cells}  {dimension[layer]:9.2f}")
     return "\n".join(lines + outliers(profile))
+
+
+def unsettled(profile):
+    """A line for every signal whose search did not converge in some layer."""
+    from geowidth.measure.profile import not_converged
+
+    return [
+        f"geowidth: {statistic} ({geometry}) did not converge in layer{'s' * (len(layers) > 1)} "
+        f"{', '.join(map(str, layers))}: its numbers there are upper bounds of what was looked for"
+        for (statistic, geometry), layers in not_converged(profile.details).items()
+    ]
 
 
 def outliers(profile):

@@ -76,6 +76,17 @@ class WorkProfile:
 _OBJECTS = ("work", "dimension", "settings", "environment", "raw_without_large_norms")
 
 
+def not_converged(details):
+    """{(statistic, geometry): [layers]} whose search ended before its tolerance was met, from a record's `details`."""
+    found = {}
+    for layer, parts in enumerate(details if isinstance(details, list) else []):
+        for geometry, statistics in parts.items() if isinstance(parts, dict) else ():
+            for name, facts in statistics.items() if isinstance(statistics, dict) else ():
+                if isinstance(facts, dict) and facts.get("converged") is False:
+                    found.setdefault((name, geometry), []).append(layer)
+    return found
+
+
 def _check_lists(value):
     """Refuse a record of work whose lists are not numbers, one a layer."""
     for name, kind in [(name, dict) for name in _OBJECTS] + [("details", list)]:

@@ -131,7 +131,8 @@ def gw(cloud, geometry):
     """
     result = gromov_wasserstein(*cloud.distances[geometry], swaps=False, threads=cloud.threads)
     names = ("value", "identity", "gap", "lower", "scale", "eccentricity", "shape")
-    return float(result.gw), {name: float(getattr(result, name)) for name in names}
+    details = {name: float(getattr(result, name)) for name in names}
+    return float(result.gw), details | {"converged": result.converged}
 
 
 def topology(cloud, geometry):
@@ -156,7 +157,10 @@ def _total_persistence(diagram):
 
 
 def gw_entropic(cloud, geometry):
-    """sqrt(E) of the entropic plan at eps_rel 0.1: mostly blur at usual eps, so a signal of its own beside gw."""
+    """sqrt(E) of the entropic plan at eps_rel 0.1: mostly blur at usual eps, so a signal of its own beside gw.
+
+    From the op's start "auto": the identity alone where the clouds clearly match, else the lowest of all its descents.
+    """
     result = entropic_gromov_wasserstein(*cloud.distances[geometry], threads=cloud.threads)
     return float(result.gw), result.to_json()
 

@@ -7,10 +7,12 @@ the coupling of the last exact product,
 a phase of cheap steps solves the problem with the bracket held, and the next exact product corrects it.
 """
 
+import copy
 import math
 
 import torch
 
+from geowidth.errors import UserError
 from geowidth.ops.low_rank import LowRankPlusShift, add_product
 
 RANK = 32  # of the cheap products
@@ -21,17 +23,33 @@ RELAXATION = 1.3, 1.7  # mirror steps go this much further while the objective f
 SLOW = 0.7  # a step that moves more than this share of the one before
 INNER_SHARE = 0.05  # Sinkhorn's marginal error allowed, of what the last step moved
 INNER_MOST = 300
+POLISH_MOST = 1000
 LOOSEST = 1e-2
 FINEST = {torch.float32: 5e-7, torch.float64: 1e-12}
 NOISE = {torch.float32: 1e-7, torch.float64: 1e-14}  # of an objective, relative
 PATIENCE = 8  # exact steps that lower neither it nor what they move and miss by
+HARMLESS = 30  # exponents of costs whose squares are far from the ends of both float ranges
+LEAST_STRIDE = 1 / 64  # of a mirror step, where whole ones raise the objective
+
+
+def exponent_of(largest):
+    """The e for which numbers up to `largest` are computed as multiples of 2^e: 0 where their squares do no harm."""
+    exponent = math.frexp(largest)[1]
+    return exponent if abs(exponent) > HARMLESS else 0
+
+
+def over_power_of_two(tensor, exponent):
+    """Divide by 2^exponent, in place and exactly. In two parts: one factor alone may leave the range of numbers."""
+    half = exponent // 2
+    return tensor.mul_(2.0**-half).mul_(2.0 ** (half - exponent)) if exponent else tensor
 
 
 class Side:
-    """One cost matrix, centred with weights w and scaled to unit spread: C = spread * (D + m_i + m_j) + mean."""
+    """One cost matrix over 2^exponent, centred with weights w: C = d + m_i + m_j + mean, spread^2 the mean of d^2."""
 
-    def __init__(self, c, w):
+    def __init__(self, c, w, exponent=0):
         d = c.to(torch.float64, copy=True)
+        over_power_of_two(d, exponent)
         means = d @ w
         self.mean = (w @ means).item()
         self.m = means - self.mean
@@ -39,7 +57,7 @@ class Side:
         self.eccentricity = (w @ self.m.square()).item()
         self.spread = math.sqrt(max(0.0, (w @ (d.square() @ w)).item()))
         # Rounding leaves a trace where the costs are flat.
-        largest = c.abs().max().item()
+        largest = math.ldexp(c.abs().max().item(), -exponent)
         if self.spread <= 1e-7 * largest * (1 if c.dtype == torch.float32 else 1e-6):
             self.spread = 0.0
         self.d = d
@@ -51,6 +69,7 @@ class Problem:
     def __init__(self, one, two, a, b, eps, dtype, step, threads):
         self.eps, self.a, self.b, self.dtype = eps, a, b, dtype
         scale1, scale2 = one.spread or 1.0, two.spread or 1.0
+        self.extents = one.spread, two.spread
         self.factor = scale1 * scale2
         self.constant = (
             (one.mean - two.mean) ** 2 + 2 * (one.eccentricity + two.eccentricity) + one.spread**2 + two.spread**2
@@ -60,6 +79,16 @@ class Problem:
         self.d1, self.d2 = one.d.div_(scale1).to(dtype), two.d.div_(scale2).to(dtype)
         self.step = step((one.m / scale1).to(dtype), (two.m / scale2).to(dtype), a.to(dtype), b.to(dtype), threads)
         self.low = None
+
+    def sides(self):
+        """((D1, a), (D2, b)): the centred costs of unit spread, and their weights."""
+        return (self.d1, self.a), (self.d2, self.b)
+
+    def at(self, eps):
+        """The same problem at another eps; it shares all matrices and buffers."""
+        other = copy.copy(self)
+        other.eps, other.eps_rel = eps, eps / self.factor
+        return other
 
     def exact(self, plan, out):
         """out = D1 plan D2; the kernel's buffer serves as scratch."""
@@ -107,7 +136,7 @@ def divergence(problem, plan, scratch):
 class Run:
     """One descent. Buffers: plan, reference (its share D1 R D2 - low(R)), x and y (gradients), the step's kernel."""
 
-    def __init__(self, problem, plan, tolerance, max_iterations, rank, diagonal):
+    def __init__(self, problem, plan, tolerance, max_iterations, diagonal=False):
         self.diagonal = diagonal
         self.problem, self.plan, self.tolerance, self.max_iterations = problem, plan, tolerance, max_iterations
         self.scale = 4 / problem.eps_rel
@@ -116,9 +145,11 @@ class Run:
         self.moved, self.ratio, self.linear, self.entropy = 1.0, 0.0, 0.0, 0.0
         self.noise = NOISE[plan.dtype] * (abs(problem.constant) + problem.eps)
         self.x, self.y = torch.empty_like(plan), torch.empty_like(plan)
-        self.low = rank > 0
+        self.stride, self.before, self.missed = 1.0, math.inf, 0.0
+        for potential in (problem.step.f, problem.step.g):
+            potential.zero_()
+        self.low = problem.low is not None
         if self.low:
-            problem.make_low(rank)
             self.held = torch.zeros_like(plan)
 
     def descend(self):
@@ -130,6 +161,7 @@ class Run:
             objective = self.exact_gradient()
             if self.iterations == 0:
                 self.match_diagonal(self.x)
+            self.shorten(objective)
             change = self.phase(self.x)
             # What the next exact step will move, if exact steps go on shrinking as they did.
             self.change = change * min(1.0, change / last) if self.low else change
@@ -141,6 +173,26 @@ class Run:
             if since >= PATIENCE:
                 self.low, since = False, 0  # cheap steps no longer help: exact ones from here on
             lowest, least, last = min(lowest, objective), min(least, residual), change
+
+    def shorten(self, objective):
+        """Of exact steps: halve them where they raised the objective, as those of indefinite D1 T D2 may.
+
+        y holds the gradient of the step before: T has its form, so a part of a step is a mixture of the two.
+        """
+        if self.low:
+            return
+        # What the objective is off by where marginals are missed: potentials are as large as 4 times the costs.
+        missed, self.missed = max(self.error, self.missed), self.error
+        if objective > self.before + self.slack() + 4 * self.problem.factor * missed:
+            self.stride = max(self.stride / 2, LEAST_STRIDE)
+        if self.stride < 1:
+            torch.lerp(self.y, self.x, self.stride, out=self.x)
+        self.y.copy_(self.x)
+        self.before = objective
+
+    def slack(self):
+        """What the objective may rise by, for rounding and for marginals that are missed."""
+        return self.noise + self.problem.eps * self.error
 
     def match_diagonal(self, gradient):
         """From the identity, potentials that put each diagonal entry near its weight: nearly right for a small eps."""
@@ -183,7 +235,7 @@ class Run:
         for _ in range(min(CHEAP_STEPS, self.max_iterations - self.iterations)):
             current = self.low_gradient(self.y if previous is self.x else self.x)
             objective = self.model_objective(current)
-            relax = relax and objective <= before + self.noise + self.problem.eps * self.error
+            relax = relax and objective <= before + self.slack()
             before = objective
             mixed = current
             if relax and previous is not None:
@@ -203,11 +255,20 @@ class Run:
         tolerance = min(LOOSEST, max(FINEST[self.plan.dtype], INNER_SHARE * self.moved))
         done = self.problem.step(gradient, self.scale, self.plan, tolerance, INNER_MOST)
         before = self.moved
-        self.error, passes, self.moved, self.linear, self.entropy = done
+        self.error, passes, moved, self.linear, self.entropy = done
+        self.moved = moved / self.stride
         self.ratio = self.moved / before if before > 0 else 0.0
         self.passes += passes
         self.iterations += 1
         return self.moved
+
+    def polish(self):
+        """A last step whose marginals are met to many digits: rounding the plan onto them then costs nothing."""
+        gradient = self.problem.exact(self.plan, self.x)
+        finest = FINEST[self.plan.dtype]
+        self.error, passes, *_ = self.problem.step(gradient, self.scale, self.plan, finest, POLISH_MOST)
+        self.exact_products += 1
+        self.passes += passes
 
     def model_objective(self, gradient):
         quadratic = sum(self.problem.step.inners((gradient, self.plan), (self.held, self.plan)))
@@ -217,8 +278,14 @@ class Run:
         """(rounded plan, E, KL(plan | a b')); the plan's buffer is given away."""
         problem = self.problem
         plan = round_onto_marginals(self.plan, problem.a, problem.b, problem.step.marginals)
-        quadratic, linear = self.final_quadratic(plan), problem.linear(plan)
-        return plan, max(0.0, problem.energy(quadratic, linear)), divergence(problem, plan, self.x)
+        value = problem.energy(self.final_quadratic(plan), problem.linear(plan))
+        kl = divergence(problem, plan, self.x)
+        if not math.isfinite(value + kl):
+            raise UserError(
+                f"the iterations left the range of {str(plan.dtype).removeprefix('torch.')} numbers; "
+                "give costs in float64, weights that are less unequal, or a larger eps"
+            )
+        return plan, max(0.0, value), kl
 
     def final_quadratic(self, plan):
         """<D1 T D2, T>, by the model around the last exact product unless that is not exact enough.

@@ -6,24 +6,27 @@ g') with D = HCH, m the centred row means (weighted: H = I - 1 a'). entropic_des
 """
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from geowidth.errors import MOST, UserError, choose, positive, whole
-from geowidth.inputs import numbers_on
+from geowidth.errors import MOST, UserError, positive, whole
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
-from geowidth.ops.entropic_descent import RANK, SMALL, Problem, Run, Side, divergence, round_onto_marginals
+from geowidth.ops.entropic_descent import RANK, SMALL, Problem, Side, exponent_of
 from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
+from geowidth.ops.entropic_search import Search
+from geowidth.ops.entropic_starts import named_starts
 from geowidth.ops.entropic_triton import TritonStep
 from geowidth.ops.ffn_library import float32_products
 from geowidth.ops.gromov_inputs import cost_pair, weights
 from geowidth.ops.threads import thread_count, torch_threads
 
-STARTS = ("identity", "product")
 DOUBLE_BELOW = 1e-3  # eps_rel under which float32 exponents lose too many digits
+DOUBLE_WEIGHTS_BELOW = 1e-20  # weights under which float32 couplings come near the end of their range
+PRODUCT_ABOVE = 1e8  # eps_rel from which the best coupling is the product to eight digits
 LEAST_EPS_REL = 1e-9  # and float64 ones
 
 
@@ -36,8 +39,9 @@ class EntropicResult:
     marginal_error: sum of absolute deviations of the column sums before rounding (rows were exact). change: sum of
     absolute differences that an exact step would still make (where cheap steps followed the last exact one, estimated
     from how the exact ones shrank). iterations: mirror steps; exact_products: full products D1 T D2; inner_iterations:
-    visits of the Sinkhorn kernel. converged: change and marginal error fell below the tolerance. start: the name of
-    the one taken.
+    visits of the Sinkhorn kernel; all three of all descents together. converged: change and marginal error fell below
+    the tolerance, and the last disturbance of the plan (none where the clouds clearly match) led to nothing lower.
+    start: the name of the start that led to the plan.
     """
 
     plan: torch.Tensor
@@ -72,14 +76,22 @@ def entropic_gromov_wasserstein(
 
     c1, c2: torch or numpy, symmetric, finite, of one dtype, on one device: float32 is computed in float32 (costs
     double-centred in float64 first, sums in float64; value and objective then within about 1e-5 of exact), float64 in
-    float64; below eps_rel 1e-3 float32 is widened.
+    float64; below eps_rel 1e-3, and with weights below 1e-20, float32 is widened.
     eps: absolute, of E(T) + eps KL(T | p q'); if None, eps = eps_rel * sqrt(mean(D1 o D1) mean(D2 o D2)), the means
     weighted. p (n,), q (m,): positive weights summing to 1, default uniform.
-    start: "identity" (n = m and p = q), "product", a coupling (n, m), or a sequence of these, of which the one of
-    lowest objective is taken; "auto": the identity if it is a coupling, and the product coupling.
-    tolerance: on what an exact step would still move, sum |T' - T|. rank: of the cheap products, up to a quarter of the
-    points; 0 = exact products throughout, the default up to 192 points.
-    Nothing is random; scaling the costs (with eps) or shifting them changes no plan. On a GPU float32 products are true
+    start: "identity" (n = m and p = q), "product", "third_bound" (the coupling of Memoli's third lower bound),
+    "annealed" (cooled from an eps at which little more than the product coupling is left), a coupling (n, m), or a
+    sequence of these. Each is descended from, and the end of lowest objective is kept. That end is disturbed and
+    descended from again, until this finds nothing lower: a saddle is left, a minimum is not.
+    "auto": all four (three where the identity is no coupling), and the lowest end is also cooled again from larger eps.
+    The objective is then at most that of each of these descents, to 3e-5 of it. Where the identity did clearly well
+    (entropic_search.WELL_MATCHED: at least 64 points, eps_rel at least 0.05, E at most 0.15 of the product coupling's)
+    it alone is descended from, once: of 124 such pairs the others would have lowered 10, by at most 0.6 %. No start
+    promises the global minimum.
+    tolerance: on what an exact step would still move, sum |T' - T|. max_iterations: mirror steps of one descent. rank:
+    of the cheap products, up to a quarter of the points; 0 = exact products throughout, the default up to 192 points.
+    Nothing is random; scaling the costs (with eps) or shifting them changes no plan, renaming points or swapping the
+    sides no objective, but for rounding and for ties. On a GPU float32 products are true
     float32 whatever torch's TF32 switch says, and the plan stays there; p, q and a coupling to start from may lie on
     the CPU. Raises UserError naming the argument and its first bad index.
     """
@@ -98,105 +110,69 @@ def entropic_gromov_wasserstein(
 
 
 def _solve(c1, c2, a, b, eps, eps_rel, start, tolerance, max_iterations, rank, threads, step):
-    one, two = Side(c1, a), Side(c2, b)
-    spread = one.spread * two.spread
-    if eps is None:
-        eps = eps_rel * spread
-    if eps == 0 or (spread == 0 and one.eccentricity * two.eccentricity == 0):
-        return _flat(one, two, a, b, c1.dtype, eps, eps_rel)
+    exponent = exponent_of(max(c1.abs().max().item(), c2.abs().max().item()))
+    one, two = Side(c1, a, exponent), Side(c2, b, exponent)
+    eps = _eps(one, two, eps, eps_rel, exponent)
     relative = eps / ((one.spread or 1.0) * (two.spread or 1.0))
+    if eps == 0 or relative > PRODUCT_ABOVE:
+        return _product(one, two, a, b, c1.dtype, eps, relative if eps else eps_rel, exponent)
     if relative < LEAST_EPS_REL:
         raise UserError(
             f"eps is {relative:.3g} of the costs' centred spread; at least {LEAST_EPS_REL:g} is needed "
             "(gromov_wasserstein solves the problem without entropy)"
         )
-    dtype = torch.float64 if relative < DOUBLE_BELOW else c1.dtype
-    problem = Problem(one, two, a, b, eps, dtype, step, threads)
+    single = relative >= DOUBLE_BELOW and min(a.min().item(), b.min().item()) >= DOUBLE_WEIGHTS_BELOW
+    problem = Problem(one, two, a, b, eps, c1.dtype if single else torch.float64, step, threads)
     del one, two
-    plan, name = _start(problem, start, c1, c2)
     if rank is None:
-        rank = 0 if max(plan.shape) <= SMALL else RANK
-    run = Run(problem, plan, tolerance, max_iterations, min(rank, min(plan.shape) // 4), name == "identity")
-    run.descend()
-    plan, value, kl = run.result()
+        rank = 0 if max(len(a), len(b)) <= SMALL else RANK
+    if (rank := min(rank, min(len(a), len(b)) // 4)) > 0:
+        problem.make_low(rank)
+    search = Search(problem, (c1, c2), exponent, tolerance, max_iterations)
+    end = search.solve(named_starts(problem, start))
+    value, objective, eps = _in_units(exponent, end.value, end.objective, eps)
     return EntropicResult(
-        plan, value, kl, value + eps * kl, eps, problem.eps_rel, run.error, run.change, run.iterations,
-        run.exact_products, run.passes, run.converged, name,
+        end.plan, value, end.kl, objective, eps, problem.eps_rel, end.error, end.change, search.iterations,
+        search.exact_products, search.passes, end.converged, end.start,
     )  # fmt: skip
 
 
-def _flat(one, two, a, b, dtype, eps, eps_rel):
-    """Costs that make all couplings equal: the product coupling has the least entropy."""
-    if one.spread * two.spread == 0 and one.eccentricity * two.eccentricity != 0:
+def _eps(one, two, eps, eps_rel, exponent):
+    """eps in units of 4^exponent; 0 for costs that make all couplings equal."""
+    flat = one.spread * two.spread == 0
+    if flat and one.eccentricity * two.eccentricity == 0:
+        return 0.0
+    if eps is None and flat:
         raise UserError("eps_rel has no meaning here: a cost matrix of the form m_i + m_j has no spread; give eps")
+    if eps is None:
+        return eps_rel * one.spread * two.spread
+    try:
+        return max(math.ldexp(eps, -2 * exponent), sys.float_info.min)
+    except OverflowError:
+        return sys.float_info.max
+
+
+def _product(one, two, a, b, dtype, eps, eps_rel, exponent):
+    """The product coupling: of least entropy where all are equal, and all there is to find at a very large eps."""
     value = (one.mean - two.mean) ** 2 + 2 * (one.eccentricity + two.eccentricity) + one.spread**2 + two.spread**2
+    value, eps = _in_units(exponent, value, eps)
     plan = torch.outer(a, b).to(dtype)
     return EntropicResult(plan, value, 0.0, value, eps, eps_rel, 0.0, 0.0, 0, 0, 0, True, "product")
 
 
-def _start(problem, start, c1, c2):
-    """(plan, name) of the start of lowest objective; plans are given back in the problem's dtype."""
-    a, b = problem.a, problem.b
-    matching = len(a) == len(b) and bool(((a - b).abs() <= 1e-12).all())
-    if isinstance(start, str) and start == "auto":
-        start = STARTS if matching else "product"
-    candidates = []
-    for one in _each(start):
-        if not isinstance(one, str):
-            candidates.append(("plan", _given(problem, one)))
-            continue
-        if choose("start", one, ("auto", *STARTS)) == "identity" and not matching:
-            raise UserError("start 'identity' needs equal numbers of points and equal weights p and q; use 'product'")
-        candidates.append((one, None))
-    if not candidates:
-        raise UserError(f"start is empty; allowed: auto, {', '.join(STARTS)}, a coupling")
-    objectives = [_objective(problem, c1, c2, name, plan) for name, plan in candidates] if len(candidates) > 1 else [0]
-    name, plan = candidates[objectives.index(min(objectives))]
-    if plan is None:
-        plan = torch.diag(a) if name == "identity" else torch.outer(a, b)
-    return plan.to(problem.dtype).contiguous(), name
-
-
-def _each(start):
-    """The starts in `start`: itself, or the entries of a sequence that is not a coupling's rows of numbers."""
-    if isinstance(start, (list, tuple)) and (not start or any(isinstance(s, str) or _axes(s) > 1 for s in start)):
-        return start
-    return [start]
-
-
-def _axes(value):
-    if isinstance(value, (list, tuple)):
-        return 1 + (_axes(value[0]) if value else 0)
-    return getattr(value, "ndim", 0)
-
-
-def _given(problem, plan):
-    plan = numbers_on("start", plan, problem.a.device)  # rounded in place below: never the caller's own
-    shape = len(problem.a), len(problem.b)
-    if tuple(plan.shape) != shape:
-        raise UserError(f"start has shape {tuple(plan.shape)}; a coupling of shape {shape} is needed")
-    bad = torch.nonzero(~(torch.isfinite(plan) & (plan >= 0)))
-    if len(bad):
-        i, j = bad[0].tolist()
-        raise UserError(f"start[{i}, {j}] is {plan[i, j].item():g}; a coupling has finite entries of at least 0")
-    error = (plan.sum(1) - problem.a).abs().sum() + (plan.sum(0) - problem.b).abs().sum()
-    if error > 1e-2:
-        raise UserError(f"start's row and column sums miss the weights p and q by {error.item():.3g} in all")
-    return round_onto_marginals(plan, problem.a, problem.b, lambda p: (p.sum(1), p.sum(0)))
-
-
-def _objective(problem, c1, c2, name, plan):
-    if name == "product":
-        return problem.constant
-    if name == "identity":
-        a = problem.a
-        difference = (c1 - c2).square_().to(problem.dtype)
-        typed = a.to(problem.dtype)
-        return (typed @ (difference @ typed)).item() - problem.eps * (a @ a.log()).item()
-    typed = plan.to(problem.dtype)
-    scratch = torch.empty_like(typed)
-    quadratic = problem.step.inner(problem.exact(typed, scratch), typed)
-    return problem.energy(quadratic, problem.linear(typed)) + problem.eps * divergence(problem, typed, scratch)
+def _in_units(exponent, *numbers):
+    """Numbers times 4^exponent, refused where float64 has none that large or that small."""
+    if exponent == 0:
+        return numbers
+    try:
+        scaled = [math.ldexp(number, 2 * exponent) for number in numbers]
+    except OverflowError:
+        scaled = [math.inf]
+    if math.inf in scaled or any(number and not there for number, there in zip(numbers, scaled, strict=True)):
+        raise UserError(
+            f"costs of about 2^{exponent} have squares beyond the range of float64; divide both matrices by one number"
+        )
+    return scaled
 
 
 ENTROPIC_GROMOV_WASSERSTEIN = Operation(

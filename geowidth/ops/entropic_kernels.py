@@ -12,6 +12,8 @@ import torch
 from geowidth.ops import backend, cuda_support
 
 ANDERSON_MEMORY = 5
+# After so many visits without a smaller error rounding is all that is left, if the error is this small.
+PATIENCE, ROUNDING = 30, {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
 def _potentials(step):
@@ -141,13 +143,15 @@ class TorchStep(Step):
     def __call__(self, x, scale, plan, tolerance, most):
         entries = scale * (x + torch.outer(self.r, self.s))
         log_a, log_b = self.a.log(), self.b.log()
-        error, passes = math.inf, 0
+        error, passes, least, last = math.inf, 0, math.inf, 0
         while passes < most:
             self.f = log_a - torch.logsumexp(entries + self.g, 1)
             columns = torch.logsumexp(entries + self.f[:, None], 0)
             error = ((columns + self.g).exp() - self.b).abs().sum().item()
             passes += 1
-            if error <= tolerance:
+            least, last = (error, passes) if error < least else (least, last)
+            stalled = least <= ROUNDING[plan.dtype] and passes - last >= PATIENCE
+            if error <= tolerance or stalled:
                 break
             self.g = log_b - columns
         else:

@@ -12,6 +12,8 @@ from geowidth.ops.gromov_cuda import symmetry_facts
 # How far c[i, j] and c[j, i] may differ, relative to the largest entry: rounding, not another matrix.
 SYMMETRY_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
+LEAST_WEIGHT = 1e-150  # products of two weights stay numbers above 0
+
 
 def cost_pair(c1, c2, threads, same_size):
     """Both cost matrices, (n, n) and (m, m), on one device, of one dtype, float32 or float64, rows contiguous."""
@@ -93,6 +95,7 @@ def weights(value, count, name, device="cpu"):
         raise UserError(f"{name} has shape {tuple(value.shape)}; weights of shape ({count},) are needed")
     wrong = ~(torch.isfinite(value) & (value > 0))
     refuse_entry(name, value, wrong, "weights must be positive (leave points of weight 0 out)")
+    refuse_entry(name, value, value < LEAST_WEIGHT, f"weights from {LEAST_WEIGHT:g} up are allowed (leave it out)")
     total = value.sum().item()
     if abs(total - 1) > 1e-5:
         raise UserError(f"{name} sums to {total:g}; weights must sum to 1: divide them by their sum")

@@ -4,6 +4,7 @@ min <M, T> + eps KL(T | a b') over couplings T of a and b (Cuturi, NeurIPS 2013)
 absorb what would leave the range of numbers into the potentials; the log domain serves to enter safely.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,7 @@ from geowidth.ops.gromov_inputs import weights
 from geowidth.ops.threads import thread_count
 
 LEAST_EPS = 1e-12  # of the cost's range
+LEAST_SCALE = 1e-300  # and its inverse: where eps or 1 / eps comes near the end of float64
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,22 @@ def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000,
     reduced -= rows[:, None]
     columns = reduced.amin(0)
     reduced -= columns
-    if eps < LEAST_EPS * reduced.max().item():
-        raise UserError(f"eps is {eps:g}; at least {LEAST_EPS * reduced.max().item():.3g} (1e-12 of the cost's range)")
+    extent = reduced.max().item()
+    if not math.isfinite(extent):
+        raise UserError("cost's differences leave the range of float64; divide cost and eps by one number")
+    if eps < LEAST_EPS * extent:
+        raise UserError(f"eps is {eps:g}; at least {LEAST_EPS * extent:.3g} (1e-12 of the cost's range)")
+    if not LEAST_SCALE <= eps <= 1 / LEAST_SCALE:
+        raise UserError(f"eps is {eps:g}; allowed: {LEAST_SCALE:g} to {1 / LEAST_SCALE:g}: scale cost and eps alike")
     step = chosen.run(torch.zeros_like(a), torch.zeros_like(b), a, b, threads)
     plan = torch.zeros_like(reduced)
     error, passes, *_ = step(reduced.neg_(), 1 / eps, plan, tolerance, max_iterations)
     total = (cost.double() * plan).sum().item()
     plan = plan if cost.dtype == torch.float64 else plan.float()
-    return SinkhornResult(plan, total, eps * step.f + rows, eps * step.g + columns, error, passes, error <= tolerance)
+    potentials = eps * step.f + rows, eps * step.g + columns
+    if not (math.isfinite(total) and all(bool(torch.isfinite(x).all()) for x in potentials)):
+        raise UserError("the iterations left the range of float64; weights less unequal or a larger eps are needed")
+    return SinkhornResult(plan, total, *potentials, error, passes, error <= tolerance)
 
 
 SINKHORN = Operation(

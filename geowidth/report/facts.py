@@ -1,9 +1,10 @@
 """The facts at the head of the page and the notes beside the profiles, from whatever files state them."""
 
+from geowidth.measure.profile import not_converged
 from geowidth.progress import duration
 from geowidth.report.folder import lookup
 from geowidth.report.numbers import compact, is_finite, layer_list, significant, whole
-from geowidth.report.profiles import GEOMETRIES
+from geowidth.report.profiles import GEOMETRIES, statistic_name
 from geowidth.report.widths import arm_widths
 
 
@@ -114,6 +115,11 @@ def method_facts(work):
     if is_finite(tokens):
         notes.append(f"{whole(tokens)} held-out tokens, the same ones in every layer.")
     notes.append(_gromov_facts(layers))
+    for (statistic, geometry), found in not_converged(details).items():
+        notes.append(
+            f"{statistic_name(statistic)}, {geometry}: the search did not converge in "
+            f"layer{'s' * (len(found) > 1)} {layer_list(found)}."
+        )
     for count, words in (
         (_merged, "Equal states were merged for the intrinsic dimension in layer{} {}: at most {}."),
         (

@@ -232,8 +232,9 @@ def test_starts():
     first = entropic_gromov_wasserstein(c1, c2, eps_rel=0.2)
     assert again.start == "plan" and again.objective == pytest.approx(first.objective, rel=1e-4)
     several = entropic_gromov_wasserstein(c1, c2, eps_rel=0.2, start=["product", given.numpy(), "identity"])
-    assert several.start == "plan"
-    assert entropic_gromov_wasserstein(c1, c2, eps_rel=5.0).start == "product"
+    assert several.objective <= (1 + 1e-4) * min(first.objective, again.objective)
+    blurred = [entropic_gromov_wasserstein(c1, c2, eps_rel=5.0, start=s).objective for s in ("auto", "product")]
+    assert blurred[0] == pytest.approx(blurred[1], rel=1e-4)
     assert entropic_gromov_wasserstein(c1, c2, eps_rel=0.05).start == "identity"
     loose, before = given.T.contiguous().T.mul_(1.0001), 1.0001 * given  # of other strides, and not quite a coupling
     assert entropic_gromov_wasserstein(c1, c2, eps_rel=0.2, start=[loose, "product"]).start == "plan"
