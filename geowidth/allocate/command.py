@@ -127,7 +127,7 @@ def _request(arguments):
         if name in options:
             raise UserError(f"--option {name} and --{_FLAGS.get(name, name)} say the same; give one of them")
         if name in own or name == "schedule":
-            raise UserError(f"--option {name} is not an option of a schedule; geowidth allocate --help lists its own flag")
+            raise UserError(f"--option {name} is not an option of a schedule; allocate --help lists its own flag")
     return {**own, **options, **given}
 
 
