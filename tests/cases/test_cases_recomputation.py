@@ -1,7 +1,7 @@
 """Every op's result computed again, plainly and in float64, from what the op returns.
 
-Small random inputs, ugly ones among them (random_inputs.py): 2,000 an op, a tenth of that for the
-plain torch backends. GEOWIDTH_RANDOM_INPUTS=20000 sets another number.
+Small random inputs, ugly ones among them (random_inputs.py): 2,000 an op, a tenth of that for entropic
+Gromov-Wasserstein and for the plain torch backends. GEOWIDTH_RANDOM_INPUTS=20000 sets another number.
 """
 
 import itertools
@@ -30,6 +30,7 @@ from geowidth.measure import diagram_distance, diagram_matching, intrinsic_dimen
 from geowidth.ops import (
     activate,
     assignment,
+    entropic_gromov_wasserstein,
     ffn,
     gromov_wasserstein,
     pairwise_distances,
@@ -68,6 +69,35 @@ def test_gromov_wasserstein(backend):
         assert found.gap == pytest.approx(max(0, gap(a, b, plan)), abs=rounding)
         assert found.identity_gap == pytest.approx(max(0, gap(a, b, identity)), abs=rounding)
         assert not found.converged or found.gap <= 1e-6 * found.value + rounding
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_entropic_gromov_wasserstein(backend):
+    for g in generators(backend, share=10 if backend == "native" else 50):  # searches take their time
+        n, m = (int(k) for k in g.integers(2, 6, 2))
+        m = n if g.random() < 0.5 else m
+        a, b = cost_pair(g, n, None if m == n else m)
+        (p, full_p), (q, full_q) = weights(g, n), weights(g, m)
+        eps_rel = float(g.choice((0.005, 0.05, 0.1, 1.0, 10.0)))
+        wide = [c.astype(float) for c in (a, b)]
+        product = energy(*wide, np.outer(full_p, full_q))
+        try:
+            found = entropic_gromov_wasserstein(a, b, eps_rel=eps_rel, p=p, q=q, backend=backend, threads=1)
+        except UserError as error:
+            assert "eps_rel has no meaning here" in str(error)
+            continue
+        plan = found.plan.numpy().astype(float)
+        tolerance = 1e-10 if found.plan.dtype == torch.float64 else 3e-5
+        assert np.isfinite(plan).all()
+        assert_coupling(plan, full_p, full_q, tolerance)
+        scale = sum((w @ c**2 @ w) for c, w in zip(wide, (full_p, full_q), strict=True))
+        assert found.value == pytest.approx(energy(*wide, plan), rel=tolerance, abs=tolerance * scale)
+        ratio = plan / np.outer(full_p, full_q)
+        kl = float((plan * np.log(np.where(plan > 0, ratio, 1))).sum())
+        assert found.kl == pytest.approx(kl, rel=tolerance, abs=tolerance)
+        assert found.objective == pytest.approx(found.value + found.eps * found.kl, rel=1e-12, abs=1e-300)
+        assert found.objective <= product + 10 * tolerance * (scale + found.eps)
+        assert found.gw == math.sqrt(found.value) and math.isfinite(found.change)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
