@@ -2,11 +2,13 @@
 
 import torch
 
-from geowidth.errors import UserError
+from geowidth.errors import UserError, shown
 
 
 def device_named(name):
     """The torch.device of "cpu", "cuda" or "cuda:N"; a UserError for other names and for GPUs that are not there."""
+    if not isinstance(name, (str, torch.device)):
+        raise UserError(f"device is {shown(name)}; allowed: cpu, cuda, cuda:N")
     try:
         device = torch.device(name)
     except RuntimeError as error:

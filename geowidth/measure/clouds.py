@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from geowidth import records
+from geowidth import inputs, records
 from geowidth.errors import UserError
 from geowidth.measure.precision import coarsest
 from geowidth.models.storage import read_tensors, write_tensors
@@ -16,7 +16,8 @@ KIND, SCHEMA = "geowidth.clouds", 1
 class Clouds:
     """States of one set of tokens around the FFN sub-block of every layer.
 
-    before, after   (layers, tokens, dimension) float tensors on one device; row i is the same token in every layer
+    before, after   (layers, tokens, dimension) on one device, from whatever geowidth.inputs takes; row i is the same
+                    token in every layer
     token_ids       (tokens,) int64, the vocabulary index of each token
     positions       (tokens,) int64, its position in its sequence
     widths          FFN width of each layer
@@ -39,6 +40,12 @@ class Clouds:
     experts: tuple = ()
 
     def __post_init__(self):
+        for name in ("before", "after"):
+            states = inputs.tensor(name, getattr(self, name), ("layers", "tokens", "dimension")).detach()
+            object.__setattr__(self, name, states)
+        if self.before.shape != self.after.shape:
+            shapes = tuple(self.before.shape), tuple(self.after.shape)
+            raise UserError(f"before has shape {shapes[0]}, after {shapes[1]}; they must agree")
         found = coarsest(self.precision, self.before.dtype, self.after.dtype)
         object.__setattr__(self, "precision", found)
 

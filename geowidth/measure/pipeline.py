@@ -8,15 +8,17 @@ import torch
 
 from geowidth import records
 from geowidth.devices import device_named
-from geowidth.errors import UserError, choose_several, number, whole
+from geowidth.errors import UserError, choose_several, number, shown, whole
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.capture import capture
+from geowidth.measure.clouds import Clouds
 from geowidth.measure.kept import KeptLayers, fingerprint
 from geowidth.measure.layers import LayerWork, measure_layer, part_bytes
 from geowidth.measure.overlap import jobs_ahead, staged
 from geowidth.measure.profile import WorkProfile
 from geowidth.measure.sequences import draw_tokens, windows_of
 from geowidth.measure.statistics import DEFAULT_STATISTICS, REVISIONS, STATISTICS
+from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transfers import Transfer
 from geowidth.progress import Progress
 
@@ -154,10 +156,11 @@ def measure_clouds(clouds, settings=None, *, out=None, threads=None):
     memory, 96 n^2 bytes, and at most 4 GiB of pinned host memory for matrices in flight, or those of two layers where
     that is more (four a layer for the nine signals: 32 n^2 bytes). Numbers agree with the CPU's to about 1e-9.
     """
-    settings = settings or MeasureSettings()
+    settings = MeasureSettings() if settings is None else settings
+    _refuse_others(clouds, settings)
     device = torch.device(settings.device or clouds.before.device)
     settings = replace(settings, device=str(device))
-    threads = threads or torch.get_num_threads()
+    threads = thread_count(threads)
     if clouds.tokens < 4:
         raise UserError(f"{clouds.tokens} tokens make no cloud; at least 4 are needed, 256 or more are sensible")
     kept = KeptLayers(out, fingerprint(clouds, settings))
@@ -176,6 +179,12 @@ def measure_clouds(clouds, settings=None, *, out=None, threads=None):
     return profile
 
 
+def _refuse_others(clouds, settings):
+    for name, value, kind in (("clouds", clouds, Clouds), ("settings", settings, MeasureSettings)):
+        if not isinstance(value, kind):
+            raise UserError(f"{name} is {shown(value)}; needed: {kind.__name__}")
+
+
 def _side_by_side(clouds, todo, settings, threads):
     """Yield (layer, result) in order: whole layers in threads of the CPU."""
     workers = min(threads, clouds.layers) if clouds.tokens <= SIDE_BY_SIDE_TOKENS else 1
@@ -184,7 +193,7 @@ def _side_by_side(clouds, todo, settings, threads):
     def work(layer):
         return layer, measure_layer(clouds, layer, settings, threads=each)
 
-    with _torch_threads(each):
+    with torch_threads(each):
         yield from staged(todo, lambda layer: layer, work, workers, ahead=max(1, len(todo)))
 
 
@@ -205,7 +214,7 @@ def _overlapping(clouds, todo, settings, threads, transfer=Transfer):
         work, begun = job
         return work, work.finish(begun)
 
-    with _torch_threads(1):
+    with torch_threads(1):
         ahead = jobs_ahead(part_bytes(clouds.tokens, settings), threads)
         with closing(staged(parts(), begin, finish, threads, ahead)) as results:
             for work, found in results:
@@ -242,20 +251,6 @@ def _origin(clouds, settings):
     """What else the numbers hang on: the clouds, their precision, and the revision of every statistic."""
     revisions = {name: REVISIONS.get(name, 1) for name in (*settings.statistics, "dimension")}
     return {"clouds": clouds.settings, "precision": clouds.precision, "revisions": revisions}
-
-
-class _torch_threads:
-    """Sets torch's thread count inside a `with`, so that side-by-side layers do not fight over the cores."""
-
-    def __init__(self, count):
-        self.count = count
-
-    def __enter__(self):
-        self.old = torch.get_num_threads()
-        torch.set_num_threads(self.count)
-
-    def __exit__(self, *_):
-        torch.set_num_threads(self.old)
 
 
 def _digest_of_model(model):

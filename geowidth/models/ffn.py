@@ -53,6 +53,7 @@ class FeedForward(nn.Module):
             memory.check(f"an FFN of width {width}", size, "use a narrower one")
         gated = is_gated_name(activation) if gated is None else flag("gated", gated)
         activation_function(activation, gated)
+        bias = flag("bias", bias)
         self.activation = activation
         self.recompute, self.backend, self.input_precision = recompute, backend, input_precision
         shapes = {"gate": (width, dimension) if gated else None, "up": (width, dimension), "down": (width, dimension)}

@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict, dataclass, fields, replace
 
-from geowidth.errors import UserError, choose, whole
+from geowidth.errors import UserError, choose, shown, whole
 from geowidth.models.transformer import ModelConfig
 
 MOST_THREADS = 1024  # torch ends the process, without a word, when it cannot start as many as it was told to
@@ -110,7 +110,10 @@ class Preset:
         """The model config with `widths`; None keeps the uniform ones."""
         if widths is None:
             return self.model
-        widths = tuple(widths)
+        try:
+            widths = tuple(widths)
+        except TypeError:
+            raise UserError(f"widths is {shown(widths)}; needed: one width a layer") from None
         if len(widths) != self.model.layers:
             raise UserError(f"{len(widths)} widths came; preset {self.name!r} has {self.model.layers} layers")
         return replace(self.model, widths=widths)

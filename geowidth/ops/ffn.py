@@ -16,7 +16,7 @@ from contextlib import nullcontext
 
 import torch
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import MOST, UserError, choose, whole
 from geowidth.inputs import floating
 from geowidth.ops import ffn_library
 from geowidth.ops.activation import SCALARS, activation_function
@@ -285,8 +285,9 @@ def explain(tokens, dimension, width, *, dtype=torch.bfloat16, device="cuda", ch
     column, as "sm_90" (H100, H200); every other one is served by "other". Needs neither GPU nor Triton.
     """
     choose("device", device, ("cpu", "cuda"))
-    if dtype not in SCALARS:
-        raise UserError(f"dtype is {dtype}; allowed: {', '.join(map(str, SCALARS))}")
+    choose("dtype", dtype, tuple(SCALARS))
+    sizes = {"tokens": tokens, "dimension": dimension, "width": width}
+    tokens, dimension, width = (whole(name, size, 0, MOST) for name, size in sizes.items())
     if device == "cuda":
         if dtype == torch.float64:
             return "library products around plain torch: the Triton kernels take no float64"

@@ -15,7 +15,15 @@ from geowidth import geometry as geo
 from geowidth.cli import main
 from geowidth.errors import UserError
 from geowidth.inputs import FLOATS
-from geowidth.measure import diagram_distance, intrinsic_dimension, merge_duplicates, persistence_diagram
+from geowidth.measure import (
+    Clouds,
+    MeasureSettings,
+    diagram_distance,
+    intrinsic_dimension,
+    measure_clouds,
+    merge_duplicates,
+    persistence_diagram,
+)
 from geowidth.ops import (
     activate,
     assignment,
@@ -293,3 +301,47 @@ def test_B6_threads_say_the_most():
     with pytest.raises(UserError, match=r"threads is 1\.5"):
         pairwise_distances(rows, threads=1.5)
     assert torch.equal(pairwise_distances(rows, threads=np.int32(1)), pairwise_distances(rows))
+
+
+def test_B6_clouds_are_checked_at_the_border():
+    states = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    facts = {
+        "token_ids": torch.arange(8),
+        "positions": torch.arange(8),
+        "widths": (4, 4),
+        "projections": 2,
+        "settings": {},
+    }
+    settings = MeasureSettings(geometries=("raw",), statistics=("shift",), neighbours=3)
+
+    def measured(before):
+        return measure_clouds(Clouds(before=before, after=states + 1, **facts), settings).work["raw"]["shift"]
+
+    expected = measured(states)
+    for same in (
+        states.numpy()[:, ::-1][:, ::-1],
+        states.numpy().astype(">f8"),
+        states.tolist(),
+        torch._neg_view(-states),
+    ):
+        assert measured(same) == expected
+    assert measured(states.clone().requires_grad_()) == expected
+    for wrong in (
+        states + 0j,
+        states.to_sparse(),
+        states.to("meta"),
+        states.to(torch.float8_e5m2),
+        None,
+        states[0],
+        "x",
+    ):
+        with pytest.raises(UserError, match="before"):
+            measured(wrong)
+    for threads in (1.5, 4000, 0, math.nan, True, "2"):
+        with pytest.raises(UserError, match="threads"):
+            measure_clouds(Clouds(before=states, after=states, **facts), settings, threads=threads)
+    for call in (lambda: measure_clouds(None), lambda: measure_clouds(Clouds(states, states, **facts), "x")):
+        with pytest.raises(UserError, match="needed: (Clouds|MeasureSettings)"):
+            call()
+    with pytest.raises(UserError, match=r"device is \[1\]"):
+        MeasureSettings(device=[1])
