@@ -221,7 +221,7 @@ def test_H4_byte_orders_and_precisions_of_files(tmp_path, capsys, kind, entropic
         assert main(["distances", *paths, "--out", str(tmp_path / f"{name}.npy")]) == 0
         assert main(["distances", paths[0], "--geometry", "raw", "--out", str(tmp_path / f"{name}.npy")]) == 0
         capsys.readouterr()
-    assert values[0] == pytest.approx(values[1], rel=1e-5)
+    assert values[0] == pytest.approx(values[1], rel=1e-4)  # entropic: float32, stopped at its own tolerance
     np.testing.assert_allclose(np.load(tmp_path / "given.npy"), np.load(tmp_path / "plain.npy"), rtol=1e-6)
 
 
