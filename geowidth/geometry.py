@@ -99,13 +99,14 @@ def reference_distances(x, y=None, geometry="raw", radius=HYPERBOLIC_RADIUS):
     if GEOMETRIES[geometry].directional:
         check_directions(first, "x")
         check_directions(second, "x" if y is None else "y")
-        first, second = (t / torch.linalg.vector_norm(t, dim=1, keepdim=True) for t in (first, second))
+        units = (unit_scale(t) for t in (first, second))
+        first, second = (t / torch.linalg.vector_norm(t, dim=1, keepdim=True) for t in units)
     rows = [_reference_row(row, second, geometry, scale) for row in first]
     return torch.stack(rows) if rows else first.new_zeros(0, len(second))
 
 
 def _reference_row(row, others, geometry, scale):
-    chord = torch.linalg.vector_norm(row - others, dim=1)
+    chord = row_norms(row - others)
     if geometry == "raw":
         return chord
     if geometry == "spherical":
@@ -126,7 +127,7 @@ def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
     if x.shape != y.shape or x.ndim != 2:
         raise UserError(f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; rows need equal ones (n, d)")
     if geometry == "raw":
-        return torch.linalg.vector_norm(x - y, dim=1)
+        return row_norms(x - y)
     check_directions(x, "x")
     check_directions(y, "y")
     sine, same_side = half_angle_sine(x, y)
@@ -162,11 +163,23 @@ def half_angle_sine(x, y):
     return torch.sqrt(sine_square / (2 * (1 + torch.sqrt(1 - sine_square)))), dot >= 0
 
 
+def row_norms(x):
+    """|x_i| of float64 `x` (..., d), also where the squares of its entries overflow or vanish."""
+    exponent = _exponents(x)
+    norms = torch.linalg.vector_norm(times_power_of_two(x, -exponent), dim=-1)
+    return times_power_of_two(norms, exponent[..., 0])
+
+
 def unit_scale(x):
     """Rows of float64 `x` times powers of two that bring the largest entry near 1 (exact, and squares stay finite)."""
-    if x.shape[1] == 0:
-        return x
-    return times_power_of_two(x, -torch.frexp(x.abs().amax(1, keepdim=True)).exponent)
+    return times_power_of_two(x, -_exponents(x))
+
+
+def _exponents(x):
+    """Binary exponents of the largest entries of the rows of `x` (..., d): integers (..., 1), 0 where d is 0."""
+    if x.shape[-1] == 0:
+        return torch.zeros((*x.shape[:-1], 1), dtype=torch.int64, device=x.device)
+    return torch.frexp(x.detach().abs().amax(-1, keepdim=True)).exponent
 
 
 def times_power_of_two(x, exponent):
@@ -225,7 +238,7 @@ def poincare_distance(x, y, curvature=-1.0):
     root = math.sqrt(-curvature)
     x, y = x.double() * root, y.double() * root
     room = _room(x, "x", root) * _room(y, "y", root)
-    return 2 / root * torch.asinh(torch.linalg.vector_norm(x - y, dim=-1) / torch.sqrt(room))
+    return 2 / root * torch.asinh(row_norms(x - y) / torch.sqrt(room))
 
 
 def _room(x, name, root):

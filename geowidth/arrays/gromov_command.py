@@ -22,7 +22,7 @@ def add_arguments(parser):
     parser.add_argument("c2", help="distances of the second cloud (.npy)")
     parser.add_argument("--entropic", action="store_true", help="the entropic problem instead of the exact statistic")
     parser.add_argument("--eps", type=float, help="of the entropic problem, absolute")
-    parser.add_argument("--eps-rel", type=float, default=0.1, help="of the entropic problem, over the centred spread")
+    parser.add_argument("--eps-rel", type=float, help="of the entropic problem, over the centred spread (default: 0.1)")
     parser.add_argument("--out", metavar="FILE", help="also write the result (.json)")
     parser.add_argument("--coupling", metavar="FILE", help="also write the coupling (.npy)")
 
@@ -32,14 +32,13 @@ def run(arguments):
         records.check_writable(arguments.out)
     if arguments.coupling is not None:
         check_array_output(arguments.coupling)
-    if arguments.eps is not None and not arguments.entropic:
-        raise UserError("--eps belongs to the entropic problem; add --entropic")
+    eps = _eps(arguments)
     c1, c2 = load_array(arguments.c1), load_array(arguments.c2)
 
     from geowidth.ops import entropic_gromov_wasserstein, gromov_wasserstein
 
     if arguments.entropic:
-        result = entropic_gromov_wasserstein(c1, c2, eps=arguments.eps, eps_rel=arguments.eps_rel)
+        result = entropic_gromov_wasserstein(c1, c2, **eps)
         coupling = result.plan
     else:
         result = gromov_wasserstein(c1, c2)
@@ -55,6 +54,16 @@ def run(arguments):
         save_array(arguments.coupling, coupling.numpy())
     if arguments.out is not None:
         records.write_json(arguments.out, facts)
+
+
+def _eps(arguments):
+    """The given one of eps and eps_rel, as keywords."""
+    given = {name: getattr(arguments, name) for name in ("eps", "eps_rel") if getattr(arguments, name) is not None}
+    if given and not arguments.entropic:
+        raise UserError(f"--{next(iter(given)).replace('_', '-')} belongs to the entropic problem; add --entropic")
+    if len(given) > 1:
+        raise UserError("--eps and --eps-rel both came; give one of them")
+    return given
 
 
 def not_converged(result):

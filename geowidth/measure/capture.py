@@ -42,7 +42,7 @@ def capture(
     text      (length,) integer tensor, cut into windows; or a (batch, length) tensor with `mask`; or a list of
               (length,) tensors. Ideally text the model has not been trained on
     tokens    how many to draw; None keeps every token that is not skipped
-    mask      (batch, length), non-zero where a real token stands: padding is never a row of a cloud
+    mask      (batch, length), 1 where a real token stands, else 0: padding is never a row of a cloud
     context   length of the windows (default: the longest sequence the model takes, at most the whole text)
     batch     sequences in a forward pass; changes nothing but memory and speed
     skip      leading positions of each sequence that are never drawn (the first is an attention sink)

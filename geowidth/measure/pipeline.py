@@ -161,6 +161,8 @@ def measure_clouds(clouds, settings=None, *, out=None, threads=None):
     device = torch.device(settings.device or clouds.before.device)
     settings = replace(settings, device=str(device))
     threads = thread_count(threads)
+    if not clouds.layers:
+        raise UserError("the clouds hold no layer; at least 1 is needed")
     if clouds.tokens < 4:
         raise UserError(f"{clouds.tokens} tokens make no cloud; at least 4 are needed, 256 or more are sensible")
     kept = KeptLayers(out, fingerprint(clouds, settings))

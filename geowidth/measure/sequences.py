@@ -25,7 +25,8 @@ def sequences_of(tokens, mask=None, pad_id=None):
     """The sequences in `tokens`, without padding.
 
     tokens   a list of (length,) integer tensors, or one (batch, length) integer tensor
-    mask     (batch, length), non-zero where a real token stands; one unbroken run per row, padding on either side
+    mask     (batch, length), 1 where a real token stands, else 0 (or True and False); one unbroken run per row, padding
+             on either side
     pad_id   the padding token; a tensor that holds it at an edge of a row is refused when there is no mask, because
              whether those are tokens cannot be told
     returns  list of (length,) int64 tensors; rows without a token are left out
@@ -47,6 +48,7 @@ def sequences_of(tokens, mask=None, pad_id=None):
     mask = inputs.tensor("the mask", mask).cpu()
     if tuple(mask.shape) != tuple(tokens.shape):
         raise UserError(f"mask has shape {tuple(mask.shape)}, tokens {tuple(tokens.shape)}; they must agree")
+    inputs.refuse_entry("mask", mask, (mask != 0) & (mask != 1), "allowed: 1 for a token, 0 for padding")
     rows = []
     for index, (row, keep) in enumerate(zip(tokens, mask != 0, strict=True)):
         places = torch.nonzero(keep).flatten()

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from geowidth.geometry import HYPERBOLIC_RADIUS, hyperbolic_from_angle, paired_distances
+from geowidth.geometry import HYPERBOLIC_RADIUS, hyperbolic_from_angle, paired_distances, row_norms
 from geowidth.measure.dimension import MERGED_WITHIN, merge_duplicates
 from geowidth.measure.precision import EPSILON, coarsest
 from geowidth.measure.topology import diagram_distance, persistence_diagram
@@ -54,7 +54,7 @@ class LayerCloud:
         for geometry, sides in matrices.items():
             self._sent[geometry] = [self.transfer(matrix) for matrix in self.distances[geometry][:sides]]
         if self._norms is None:
-            norms = [side.double().norm(dim=1) for side in (self.before, self.after)]
+            norms = [row_norms(side.double()) for side in (self.before, self.after)]
             self._norms = [self.transfer(side) for side in norms]
 
     def on_host(self, geometry):
@@ -176,5 +176,5 @@ DEFAULT_STATISTICS = ("shift", "gw", "topology")
 
 def large_norm_tokens(cloud, factor=5.0):
     """Indices of tokens whose norm exceeds `factor` times the median norm: attention sinks and the like."""
-    norms = cloud.double().norm(dim=1)
+    norms = row_norms(cloud.double())
     return torch.nonzero(norms > factor * norms.median()).flatten().tolist() if len(norms) else []

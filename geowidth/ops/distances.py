@@ -17,7 +17,7 @@ from geowidth.geometry import (
     check_directions,
     check_radius,
     reference_distances,
-    times_power_of_two,
+    row_norms,
     unit_scale,
 )
 from geowidth.ops import (
@@ -196,19 +196,13 @@ def _run_scaled(run, x, y, name, radius, threads):
     matrix = run(x, y, [name], radius, threads)[0]
     other = x if y is None else y
     for i in _extreme(x)[:, 0].nonzero()[:, 0].tolist():
-        matrix[i] = _scaled_norms(x[i] - other)
+        matrix[i] = row_norms(x[i] - other)
         if y is None:
             matrix[:, i] = matrix[i]
     if y is not None:
         for j in _extreme(y)[:, 0].nonzero()[:, 0].tolist():
-            matrix[:, j] = _scaled_norms(x - y[j])
+            matrix[:, j] = row_norms(x - y[j])
     return matrix
-
-
-def _scaled_norms(x):
-    """Norms of rows whose squares may overflow or vanish."""
-    exponent = torch.frexp(x.abs().amax(1)).exponent
-    return times_power_of_two(torch.linalg.vector_norm(times_power_of_two(x, -exponent[:, None]), dim=1), exponent)
 
 
 @_op.register_fake
