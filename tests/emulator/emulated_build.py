@@ -6,6 +6,7 @@ the first session compiles, and sessions at once do not disturb each other.
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -147,13 +148,23 @@ def cache_folder():
 def kept(name, make):
     """The file of that name in the cache, made by `make(path)` aside and renamed if it is not there."""
     target = cache_folder() / name
+    target.parent.mkdir(exist_ok=True)
     if not target.exists():
-        target.parent.mkdir(exist_ok=True)
-        aside = target.with_name(f"{os.getpid()}-{target.name}")
-        make(aside)
-        os.replace(aside, target)
+        with one_process_at_a_time(target):
+            if not target.exists():
+                aside = target.with_name(f"{os.getpid()}-{target.name}")
+                make(aside)
+                os.replace(aside, target)
     os.utime(target)
     return target
+
+
+@contextlib.contextmanager
+def one_process_at_a_time(target):
+    """Sessions side by side (pytest -n) share the compiling: one makes a file, the others wait for it."""
+    with open(target.with_name(f"{target.name}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def forget_old():
