@@ -20,7 +20,7 @@ test: $(VENV)/.installed-test
 # lm-evaluation-harness on an export; apart from the rest because of what it brings along.
 test-eval: $(VENV)/.installed-test
 	$(PIP) install --constraint constraints.txt --editable '.[eval]'
-	$(RUN)/python -m pytest tests/models/test_exchange_eval.py
+	$(RUN)/python -m pytest tests/exchange/test_exchange_eval.py
 
 lint: $(VENV)/.installed-test
 	$(RUN)/ruff check .

@@ -64,7 +64,7 @@ def draw_all(results=RESULTS):
 
 
 def _work(path, _):
-    from geowidth.measure.profile import WorkProfile
+    from geowidth.artifacts.work_profile import WorkProfile
     from geowidth.measure.statistics import REVISIONS
 
     made = WorkProfile.read(path).settings.get("revisions", {})

@@ -15,11 +15,11 @@ import torch
 from benchmarks.clouds import language_model_cloud
 from benchmarks.schema import Row
 from benchmarks.timing import interleave, ratio
-from geowidth.ops.distances import pairwise_distances
-from geowidth.ops.entropic_descent import round_onto_marginals
-from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein
-from geowidth.ops.gromov import gromov_wasserstein
-from geowidth.ops.gromov_reference import energy_reference, entropic_objective_reference
+from geowidth.ops.distances.operation import pairwise_distances
+from geowidth.ops.entropic.descent import round_onto_marginals
+from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
+from geowidth.ops.gromov.operation import gromov_wasserstein
+from geowidth.ops.gromov.reference import energy_reference, entropic_objective_reference
 
 TIGHT_POT = {"tol": 1e-6, "symmetric": True, "numItermax": 100, "stopThr": 1e-7}
 

@@ -43,7 +43,7 @@ def _clouds(arguments):
     from geowidth.measure.capture import capture
     from geowidth.models import TaperedTransformer
     from geowidth.models.presets import PRESETS
-    from geowidth.train.corpus import load_corpus
+    from geowidth.text.corpus import load_corpus
 
     model = TaperedTransformer(PRESETS["nano"].model, seed=arguments.seed)
     yield "random nano", capture(model, load_corpus("stdlib").test, arguments.tokens, seed=arguments.seed)

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from geowidth import memory
-from geowidth.errors import UserError
+from geowidth.errors import UserError, shown
 
 # What a file system answers that cannot set space aside; then zeros are written instead.
 _NO_RESERVING = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
@@ -24,6 +24,13 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a so
 def reason(error):
     """Why an OSError came, in words."""
     return error.strerror or str(error)
+
+
+def file_path(what, value):
+    """`value` if it is the path of a file, a text or a path object; anything else is refused."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise UserError(f"{what} is {shown(value)}; give the path of a file")
+    return value
 
 
 def exists(path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from geowidth.measure.profile import WorkProfile
+from geowidth.artifacts.work_profile import WorkProfile
 
 GEOMETRIES, STATISTICS = ("raw", "spherical", "hyperbolic"), ("shift", "gw", "topology")
 

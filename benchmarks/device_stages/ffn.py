@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.device_stages.session import median, poison, quantiles, race, seconds_of
 from benchmarks.ffn import error, inputs, products, providers, reference, runner
-from geowidth.ops.ffn import ffn
+from geowidth.ops.feed_forward.operation import ffn
 
 GRID = {"tokens": (8192, 2048), "d": (1024, 2048, 4096), "width": (1387, 500, 1365, 2731, 5461, 14336)}
 TOY = {"tokens": (32,), "d": (16,), "width": (13,)}
@@ -146,7 +146,7 @@ def sweep(session):
 def _product(session, product, d, width, tokens):
     """(function of a tile, library alternative without arguments) for one product."""
     from geowidth.kernels import activation, gate_up, grad_hidden, grad_input
-    from geowidth.ops.ffn_library import hidden_buffer, part
+    from geowidth.ops.feed_forward.library import hidden_buffer, part
     from geowidth.ops.triton_support import interpreted
 
     x, gate, up, down = (t.detach() for t in inputs(tokens, d, width, dtype_of(session), session.device))

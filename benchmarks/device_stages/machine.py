@@ -42,7 +42,7 @@ def build(session):
 
 def facts(session):
     """What `geowidth doctor` says here."""
-    from geowidth import doctor
+    from geowidth.cli import doctor
 
     found = doctor.examine()
     session.facts["doctor"] = found

@@ -11,7 +11,7 @@
 
 namespace geowidth {
 
-// Both enumerations are numbered as in geowidth/ops/activation.py.
+// Both enumerations are numbered as in geowidth/ops/activation/operation.py.
 enum class Activation : int { silu, gelu, gelu_tanh, relu, relu2 };
 enum class Scalar : int { float32, float64, bfloat16, float16 };
 

@@ -7,32 +7,23 @@ round_widths          multiples of a quantum, never above the budget, with a pro
 schedule_names        every schedule there is, installed plug-ins included
 """
 
-from importlib import import_module
+from geowidth import lazy
 
-_HOME = {
-    "allocate": "allocation",
-    "Schedule": "schedule",
-    "Surrogate": "surrogate",
-    "calibrated_surrogate": "surrogate",
-    "solve_surrogate": "solve",
-    "Solution": "solve",
-    "round_widths": "rounding",
-    "Rounding": "rounding",
-    "linear_cost": "cost",
-    "LinearCost": "cost",
-    "TableCost": "cost",
-    "schedule_names": "schedules",
-    "Shape": "schedules",
-    "Problem": "problem",
+_HOMES = {
+    "allocate": "geowidth.allocate.allocation",
+    "Schedule": "geowidth.artifacts.schedule",
+    "Surrogate": "geowidth.allocate.surrogate",
+    "calibrated_surrogate": "geowidth.allocate.surrogate",
+    "solve_surrogate": "geowidth.allocate.solve",
+    "Solution": "geowidth.allocate.solve",
+    "round_widths": "geowidth.allocate.rounding",
+    "Rounding": "geowidth.allocate.rounding",
+    "linear_cost": "geowidth.artifacts.cost",
+    "LinearCost": "geowidth.artifacts.cost",
+    "TableCost": "geowidth.artifacts.cost",
+    "schedule_names": "geowidth.allocate.schedules",
+    "Shape": "geowidth.allocate.schedules",
+    "Problem": "geowidth.allocate.problem",
 }
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name):
-    if name in _HOME:
-        return getattr(import_module(f"geowidth.allocate.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'geowidth.allocate' has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted([*globals(), *_HOME])
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy.face(__name__, _HOMES)

@@ -5,20 +5,13 @@ import math
 import numpy as np
 
 from geowidth import records
-from geowidth.allocate.cost import UNITS, TableCost, linear_cost
 from geowidth.allocate.frame import Frame
-from geowidth.allocate.problem import (
-    Problem,
-    count_layers,
-    experts_of,
-    file_path,
-    load_work,
-    per_expert,
-    whole_number,
-)
-from geowidth.allocate.schedule import Schedule
+from geowidth.allocate.problem import Problem, count_layers, experts_of, load_work, per_expert, whole_number
 from geowidth.allocate.schedules import CONTROLS, find_rule, schedule_names
+from geowidth.artifacts.cost import UNITS, TableCost, linear_cost
+from geowidth.artifacts.schedule import Schedule
 from geowidth.errors import UserError, choose, number, shown
+from geowidth.files import file_path
 
 
 def allocate(

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from geowidth.allocate import solve
-from geowidth.allocate.cost import MOST_COUNTED, LinearCost, TableCost
 from geowidth.allocate.distinct import round_distinct
 from geowidth.allocate.problem import Problem, bound
 from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, labels_of, round_widths
 from geowidth.allocate.schedules import Optimum, Shape, find_rule
 from geowidth.allocate.timed import fit_time, uniform_time_width
+from geowidth.artifacts.cost import MOST_COUNTED, LinearCost, TableCost
 from geowidth.errors import UserError, shown
 
 # The surrogate alone might starve a layer. Within these multiples of the uniform width no layer is starved or bloated.

@@ -1,14 +1,14 @@
 """Problem: what a schedule rule is given to decide the widths of."""
 
-import os
 import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from geowidth.allocate.cost import MOST_COUNTED, MOST_LAYERS
-from geowidth.allocate.surrogate import per_layer
+from geowidth.artifacts.cost import MOST_COUNTED, MOST_LAYERS
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, shown, whole
+from geowidth.files import file_path
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def load_work(work):
     """A work profile from a path to work.json; a profile is passed through, None too."""
     if work is None or hasattr(work, "signal"):
         return work
-    from geowidth.measure.profile import WorkProfile
+    from geowidth.artifacts.work_profile import WorkProfile
 
     return WorkProfile.read(file_path("work", work))
 
@@ -63,13 +63,6 @@ def experts_of(work):
 def per_expert(work, experts):
     """The work profile with the width of one expert in place of that of all of a layer's experts together."""
     return replace(work, widths=tuple(width // count for width, count in zip(work.widths, experts, strict=True)))
-
-
-def file_path(what, value):
-    """`value` if it is the path of a file, a text or a path object; anything else is refused."""
-    if not isinstance(value, (str, os.PathLike)):
-        raise UserError(f"{what} is {shown(value)}; give the path of a file")
-    return value
 
 
 def whole_number(what, value, minimum=1):

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from geowidth.allocate.cost import MOST_COUNTED, LinearCost
 from geowidth.allocate.knapsack import TOLERANCE, choose_within, summed
-from geowidth.allocate.surrogate import Surrogate, per_layer
+from geowidth.allocate.surrogate import Surrogate
 from geowidth.allocate.thresholds import hand_out, split, widen
+from geowidth.artifacts.cost import MOST_COUNTED, LinearCost
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, shown, whole
 
 _FIRST_REACH = 8  # steps on each side of the relaxed optimum that are looked at first

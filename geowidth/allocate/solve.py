@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from geowidth.allocate.surrogate import Surrogate, per_layer
+from geowidth.allocate.surrogate import Surrogate
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, number, shown
 
 _ROUNDS = 200

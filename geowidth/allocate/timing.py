@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from geowidth import records
-from geowidth.allocate.cost import TableCost
+from geowidth.artifacts.cost import TableCost
 from geowidth.devices import device_named
 from geowidth.errors import UserError, choose
 from geowidth.progress import Progress

@@ -3,16 +3,12 @@
 calibration   loss-versus-width curves of every layer: does w^(-a) fit, and does measured work predict c?
 """
 
-from importlib import import_module
+from geowidth import lazy
 
-_HOME = {"Calibration": "calibration", "calibrate": "calibration", "fit_curves": "curves"}
-
-
-def __getattr__(name):
-    if name in _HOME:
-        return getattr(import_module(f"geowidth.diagnose.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'geowidth.diagnose' has no attribute {name!r}")
-
-
-def __dir__():
-    return sorted([*globals(), *_HOME])
+_HOMES = {
+    "Calibration": "geowidth.artifacts.calibration",
+    "calibrate": "geowidth.diagnose.calibration",
+    "fit_curves": "geowidth.diagnose.curves",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy.face(__name__, _HOMES)

@@ -13,15 +13,11 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
+from geowidth.artifacts.calibration import bounded
 from geowidth.diagnose.explained import explained_share
 from geowidth.diagnose.forms import compare_forms, lack_of_fit_test, rounding, saturated, seed_noise
 from geowidth.diagnose.refits import noise_lack
-from geowidth.diagnose.sweep import GREATEST_EXPONENT, GRID, LEAST_EXPONENT, basis, linear_fit
-
-
-def bounded(low, high):
-    """Whether an interval of exponents ends within the range that was searched."""
-    return low > LEAST_EXPONENT * 1.001 and high < GREATEST_EXPONENT * 0.999
+from geowidth.diagnose.sweep import GRID, basis, linear_fit
 
 
 @dataclass(frozen=True)

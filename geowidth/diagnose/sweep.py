@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from geowidth.artifacts.calibration import GREATEST_EXPONENT, LEAST_EXPONENT
 from geowidth.errors import UserError
 
 # Exponents that are searched.
-LEAST_EXPONENT, GREATEST_EXPONENT = 1e-2, 4.0
 GRID = np.geomspace(LEAST_EXPONENT, GREATEST_EXPONENT, 241)
 
 

@@ -13,29 +13,24 @@ dimension      intrinsic dimension of a cloud
 profile        the result: one number per layer, geometry and statistic
 """
 
-from importlib import import_module
+from geowidth import lazy
 
-_HOME = {
-    "Clouds": "clouds",
-    "MeasureSettings": "pipeline",
-    "check_enough_text": "pipeline",
-    "measure": "pipeline",
-    "measure_clouds": "pipeline",
-    "WorkProfile": "profile",
-    "DEFAULT_STATISTICS": "statistics",
-    "STATISTICS": "statistics",
-    "persistence_diagram": "topology",
-    "diagram_distance": "topology",
-    "DiagramMatching": "topology",
-    "diagram_matching": "topology",
-    "DimensionResult": "dimension",
-    "intrinsic_dimension": "dimension",
-    "merge_duplicates": "dimension",
+_HOMES = {
+    "Clouds": "geowidth.artifacts.clouds",
+    "MeasureSettings": "geowidth.measure.pipeline",
+    "check_enough_text": "geowidth.measure.pipeline",
+    "measure": "geowidth.measure.pipeline",
+    "measure_clouds": "geowidth.measure.pipeline",
+    "WorkProfile": "geowidth.artifacts.work_profile",
+    "DEFAULT_STATISTICS": "geowidth.measure.statistics",
+    "STATISTICS": "geowidth.measure.statistics",
+    "persistence_diagram": "geowidth.ops.persistence",
+    "diagram_distance": "geowidth.ops.persistence",
+    "DiagramMatching": "geowidth.ops.persistence",
+    "diagram_matching": "geowidth.ops.persistence",
+    "DimensionResult": "geowidth.ops.dimension",
+    "intrinsic_dimension": "geowidth.ops.dimension",
+    "merge_duplicates": "geowidth.ops.dimension",
 }
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name):
-    if name in _HOME:
-        return getattr(import_module(f"geowidth.measure.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'geowidth.measure' has no attribute {name!r}")
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy.face(__name__, _HOMES)

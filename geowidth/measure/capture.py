@@ -11,13 +11,13 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
+from geowidth.artifacts.clouds import Clouds
 from geowidth.errors import UserError, whole
 from geowidth.measure import models
-from geowidth.measure.clouds import Clouds
 from geowidth.measure.families import SEQUENTIAL, Family, family_of, site
-from geowidth.measure.precision import coarsest
-from geowidth.measure.sequences import check_ids, draw_tokens, pad_batch, sequences_of, token_ids, windows_of
+from geowidth.precision import coarsest
 from geowidth.progress import Progress
+from geowidth.text.sequences import check_ids, draw_tokens, pad_batch, sequences_of, token_ids, windows_of
 
 
 def capture(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from geowidth.errors import UserError
+from geowidth.exchange.shape import TAPERED
 from geowidth.measure.widths import inner_width
-from geowidth.models.exchange.shape import TAPERED
 
 SEQUENTIAL = "sequential"  # stream + ffn(norm(stream)), after attention has been added
 PARALLEL = "parallel"  # stream + attention(norm(stream)) + ffn(norm(stream)), one sum for both

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError
-from geowidth.measure.dimension import intrinsic_dimension, merge_duplicates
 from geowidth.measure.statistics import ON_HOST, STATISTICS, LayerCloud, large_norm_tokens
+from geowidth.ops.dimension.operation import intrinsic_dimension, merge_duplicates
 from geowidth.ops.transfers import Transfer
 
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 import torch
 
 from geowidth import records
+from geowidth.artifacts.clouds import Clouds
+from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.devices import device_named
 from geowidth.errors import UserError, choose_several, number, shown, whole
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.capture import capture
-from geowidth.measure.clouds import Clouds
 from geowidth.measure.kept import KeptLayers, fingerprint
 from geowidth.measure.layers import LayerWork, measure_layer, part_bytes
 from geowidth.measure.overlap import jobs_ahead, staged
-from geowidth.measure.profile import WorkProfile
-from geowidth.measure.sequences import draw_tokens, windows_of
 from geowidth.measure.statistics import DEFAULT_STATISTICS, REVISIONS, STATISTICS
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transfers import Transfer
 from geowidth.progress import Progress
+from geowidth.text.sequences import draw_tokens, windows_of
 
 # Above this many tokens one layer's matrices fill the caches and the kernels' own threads do better than two layers.
 SIDE_BY_SIDE_TOKENS = 1024
@@ -93,8 +93,8 @@ def measure(
     settings       MeasureSettings; on its device (default: cpu) the model runs, and its clouds are measured
     returns        WorkProfile
     """
-    from geowidth.models.exchange.opening import open_model
-    from geowidth.train.corpus import load_corpus
+    from geowidth.measure.opening import open_model
+    from geowidth.text.corpus import load_corpus
 
     if out is not None:
         records.check_writable(out)

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from geowidth.geometry import HYPERBOLIC_RADIUS, hyperbolic_from_angle, paired_distances, row_norms
-from geowidth.measure.dimension import MERGED_WITHIN, merge_duplicates
-from geowidth.measure.precision import EPSILON, coarsest
-from geowidth.measure.topology import diagram_distance, persistence_diagram
 from geowidth.ops import entropic_gromov_wasserstein, gromov_wasserstein, pairwise_distances
+from geowidth.ops.dimension.operation import MERGED_WITHIN, merge_duplicates
+from geowidth.ops.persistence.operation import diagram_distance, persistence_diagram
 from geowidth.ops.transfers import Transfer
+from geowidth.precision import EPSILON, coarsest
 
 
 class LayerCloud:

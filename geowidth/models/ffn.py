@@ -1,4 +1,4 @@
-"""The feed-forward layer as a module, around geowidth.ops.ffn, and its way to and from nn.Linear layouts."""
+"""The feed-forward layer as a module, around geowidth.ops.feed_forward, and its way to and from nn.Linear layouts."""
 
 import math
 
@@ -7,8 +7,8 @@ from torch import nn
 
 from geowidth import memory
 from geowidth.errors import flag, whole
-from geowidth.ops.activation import activation_function, is_gated_name
-from geowidth.ops.ffn import ffn
+from geowidth.ops.activation.operation import activation_function, is_gated_name
+from geowidth.ops.feed_forward.operation import ffn
 
 # For every parameter the names other libraries give it: (module name, whether its weight is stored [input, output]).
 # nn.Linear stores [output, input]: gate and up as here, down transposed. GPT-2's Conv1D stores the reverse.

@@ -4,14 +4,14 @@ Every tensor is checked against the config before it is used. A file with missin
 tensors, or whose widths are not those of model.json, is refused in one line that names the tensor.
 """
 
-import os
 from pathlib import Path
 
 import torch
 
-from geowidth import files, memory, records
+from geowidth import memory, records
 from geowidth.errors import UserError
 from geowidth.models.transformer import ModelConfig, TaperedTransformer
+from geowidth.tensors import read_tensors, write_tensors
 
 KIND, SCHEMA = "geowidth.model", 1
 CONFIG_FILE, TENSOR_FILE = "model.json", "model.safetensors"
@@ -84,25 +84,3 @@ def check_names_and_shapes(path, tensors, wanted, source=CONFIG_FILE):
 def is_finite(tensor):
     """Whether a floating tensor holds neither NaN nor infinity, whatever its width."""
     return bool(torch.isfinite(tensor if tensor.dtype.itemsize > 1 else tensor.float()).all())
-
-
-def write_tensors(path, tensors, metadata=None):
-    """Write a safetensors file aside, then rename it into place. metadata: dict of strings."""
-    from safetensors.torch import save
-
-    records.write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, metadata))
-
-
-def read_tensors(path):
-    """(tensors by name, metadata dict) of a safetensors file; a missing or damaged one raises UserError."""
-    from safetensors import SafetensorError, safe_open
-
-    if not files.exists(path):
-        raise UserError(f"{path} does not exist")
-    memory.check(f"reading {path}", os.path.getsize(path), "use a smaller model")
-    try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise UserError(f"{path} is not a whole safetensors file ({words}); use another copy of it") from error

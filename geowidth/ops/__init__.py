@@ -1,12 +1,12 @@
 """Checked, differentiable ops with several backends each. ``geowidth doctor`` says which one serves what here."""
 
-from geowidth.ops.activation import activate
-from geowidth.ops.assignment import assignment
-from geowidth.ops.distances import pairwise_distances
-from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein
-from geowidth.ops.ffn import ffn
-from geowidth.ops.gromov import gromov_wasserstein
-from geowidth.ops.sinkhorn import sinkhorn
+from geowidth.ops.activation.operation import activate
+from geowidth.ops.distances.operation import pairwise_distances
+from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
+from geowidth.ops.feed_forward.operation import ffn
+from geowidth.ops.gromov.operation import gromov_wasserstein
+from geowidth.ops.linear_assignment.operation import assignment
+from geowidth.ops.transport.operation import sinkhorn
 
 __all__ = [
     "activate",

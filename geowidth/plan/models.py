@@ -5,11 +5,11 @@ from pathlib import Path
 
 from geowidth import records
 from geowidth.errors import UserError, choose, whole
+from geowidth.exchange.checkpoint import read_config
+from geowidth.exchange.gguf_read import read_gguf_shape
+from geowidth.exchange.shape import TAPERED, stated_widths
 from geowidth.measure.families import FAMILIES
-from geowidth.models.exchange.checkpoint import read_config
-from geowidth.models.exchange.gguf_read import read_gguf_shape
-from geowidth.models.exchange.opening import TOKENISED_CONTEXT, located
-from geowidth.models.exchange.shape import TAPERED, stated_widths
+from geowidth.measure.opening import TOKENISED_CONTEXT, located
 from geowidth.models.storage import CONFIG_FILE, KIND, SCHEMA
 from geowidth.models.transformer import ModelConfig
 from geowidth.plan.estimation import parameter_count

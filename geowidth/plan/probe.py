@@ -64,7 +64,7 @@ def probe_measurement(model, sizes):
     """
     import torch
 
-    from geowidth.measure.clouds import Clouds
+    from geowidth.artifacts.clouds import Clouds
     from geowidth.measure.pipeline import MeasureSettings, measure_layer
     from geowidth.models.transformer import TaperedTransformer
 

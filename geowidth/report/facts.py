@@ -1,6 +1,6 @@
 """The facts at the head of the page and the notes beside the profiles, from whatever files state them."""
 
-from geowidth.measure.profile import not_converged
+from geowidth.artifacts.work_profile import not_converged
 from geowidth.progress import duration
 from geowidth.report.folder import lookup
 from geowidth.report.numbers import compact, is_finite, layer_list, significant, whole

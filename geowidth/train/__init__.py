@@ -1,21 +1,16 @@
 """Training on equal terms: corpus, loop, resumable runs, many runs at once, and paired evidence."""
 
-from importlib import import_module
+from geowidth import lazy
 
-_PLACES = {
-    "Corpus": "corpus",
-    "Comparison": "evidence",
-    "TrainJob": "parallel",
-    "compare_arms": "evidence",
-    "compare_folders": "compare",
-    "load_corpus": "corpus",
-    "train": "loop",
-    "train_many": "parallel",
+_HOMES = {
+    "Corpus": "geowidth.text.corpus",
+    "Comparison": "geowidth.train.evidence",
+    "TrainJob": "geowidth.train.parallel",
+    "compare_arms": "geowidth.train.evidence",
+    "compare_folders": "geowidth.train.compare",
+    "load_corpus": "geowidth.text.corpus",
+    "train": "geowidth.train.loop",
+    "train_many": "geowidth.train.parallel",
 }
-__all__ = sorted(_PLACES)
-
-
-def __getattr__(name):
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy.face(__name__, _HOMES)

@@ -21,7 +21,8 @@ from geowidth import files, forms, records
 from geowidth.errors import UserError
 from geowidth.forms import COUNT, FINITE, NUMBER, OBJECT, TEXT
 from geowidth.models.storage import CONFIG_FILE as MODEL_FILE
-from geowidth.models.storage import TENSOR_FILE, check_names_and_shapes, is_finite, read_tensors, write_tensors
+from geowidth.models.storage import TENSOR_FILE, check_names_and_shapes, is_finite
+from geowidth.tensors import read_tensors, write_tensors
 
 CONFIG_FILE, METRICS_FILE, STATE_FILE, RESULT_FILE = "config.json", "metrics.jsonl", "state.safetensors", "result.json"
 CONFIG_KIND, RESULT_KIND, SCHEMA = "geowidth.training", "geowidth.training_result", 1

@@ -19,31 +19,6 @@ COSTS = ("parameters", "tokens", "flops")
 NEARLY_EQUAL = 0.99
 
 
-def add_arguments(parser):
-    parser.add_argument("folders", metavar="DIR", nargs="+", help="one run folder, or several training folders")
-    parser.add_argument("--baseline", default="uniform", help="arm that the others are held against")
-    parser.add_argument(
-        "--effect", type=float, default=0.01, help=f"difference in {LOSS_UNIT} to count the needed seeds for"
-    )
-    parser.add_argument("--power", type=float, default=0.8, help="probability with which it should be seen")
-    parser.add_argument("--confidence", type=float, default=0.95, help="of the t intervals")
-    parser.add_argument("--out", metavar="FILE", help=f"default: {COMPARISON_FILE} in the run folder, or here")
-
-
-def run(arguments):
-    from geowidth.report import table
-
-    first = Path(arguments.folders[0])
-    alone = len(arguments.folders) == 1 and (first / "arms").is_dir()
-    out = Path(arguments.out) if arguments.out else (first / COMPARISON_FILE if alone else Path(COMPARISON_FILE))
-    records.check_writable(out)
-    options = {name: getattr(arguments, name) for name in ("baseline", "effect", "power", "confidence")}
-    record = compare_folders(arguments.folders, **options)
-    records.write_json(out, record)
-    print(table(record))
-    print(f"comparison: {out}")
-
-
 def compare_folders(folders, *, baseline="uniform", confidence=0.95, effect=0.01, power=0.8):
     """The comparison record (the content of comparison.json) of a run folder or of training folders.
 

@@ -17,7 +17,7 @@ import numpy as np
 from geowidth.errors import UserError, choose, whole
 
 KIND, SCHEMA = "geowidth.comparison", 1
-LOSS_UNIT = "nats per byte"  # every model here is trained on bytes (geowidth.train.corpus)
+LOSS_UNIT = "nats per byte"  # every model here is trained on bytes (geowidth.text.corpus)
 EXACT_SEEDS = 24  # 2^24 sign flips take about a second; beyond, flips are sampled
 MOST_SEEDS = 1_000_000
 LARGEST_LOSS = 1e300  # sums of losses stay finite

@@ -19,8 +19,8 @@ from geowidth.models.presets import preset_named
 from geowidth.models.storage import save_model
 from geowidth.models.transformer import TaperedTransformer, training_flops
 from geowidth.progress import Progress
+from geowidth.text.corpus import Corpus, DataOrder, load_corpus, windows
 from geowidth.train import checkpoint
-from geowidth.train.corpus import Corpus, DataOrder, load_corpus, windows
 from geowidth.train.optimise import accumulate_gradients, adamw, evaluation_steps, learning_rate, mean_loss
 
 SAVE_SECONDS = 10.0

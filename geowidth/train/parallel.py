@@ -22,8 +22,8 @@ from geowidth import records
 from geowidth.errors import UserError, whole
 from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import Progress, duration
+from geowidth.text.corpus import load_corpus
 from geowidth.train import checkpoint
-from geowidth.train.corpus import load_corpus
 from geowidth.train.loop import SAVE_SECONDS, describe, plan
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-# Numbered as geowidth/ops/activation.py numbers them.
+# Numbered as geowidth/ops/activation/operation.py numbers them.
 SILU = tl.constexpr(0)
 GELU = tl.constexpr(1)
 GELU_TANH = tl.constexpr(2)

@@ -8,7 +8,7 @@ from work_profiles import GEOMETRIES, STATISTICS, make_profile
 
 from geowidth import records
 from geowidth.allocate import Schedule, allocate
-from geowidth.allocate.cost import TableCost
+from geowidth.artifacts.cost import TableCost
 from geowidth.errors import UserError
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from geowidth import records
-from geowidth.allocate.cost import TableCost, linear_cost
 from geowidth.allocate.timed import uniform_time_width
 from geowidth.allocate.timing import measure_cost, never_falling
+from geowidth.artifacts.cost import TableCost, linear_cost
 from geowidth.errors import UserError
 
 

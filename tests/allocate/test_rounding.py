@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from geowidth.allocate.cost import linear_cost
 from geowidth.allocate.distinct import best_set, least_squares_with, round_distinct
 from geowidth.allocate.knapsack import choose_within, lower_hull, relax
 from geowidth.allocate.rounding import Closest, Tied, bounds_in_steps, paying, round_widths
 from geowidth.allocate.solve import fit_shape, solve_surrogate
 from geowidth.allocate.surrogate import Surrogate
+from geowidth.artifacts.cost import linear_cost
 from geowidth.errors import UserError
 
 

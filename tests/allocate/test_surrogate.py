@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from geowidth.allocate.solve import solve_surrogate
-from geowidth.allocate.surrogate import Surrogate, calibrated_surrogate, exponents, per_layer, smooth
+from geowidth.allocate.surrogate import Surrogate, calibrated_surrogate, exponents, smooth
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError
 
 

@@ -141,9 +141,9 @@ def test_capture_says_how_many_experts_a_layer_has(tmp_path):
     transformers = pytest.importorskip("transformers")
     import torch
 
+    from geowidth.artifacts.work_profile import WorkProfile
     from geowidth.measure.capture import capture
     from geowidth.measure.pipeline import MeasureSettings, measure_clouds
-    from geowidth.measure.profile import WorkProfile
 
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}

@@ -8,8 +8,8 @@ import pytest
 from work_profiles import make_profile
 
 from geowidth import records
+from geowidth.cli.calibrate import table
 from geowidth.diagnose.calibration import Calibration, summarise
-from geowidth.diagnose.calibration_command import table
 from geowidth.diagnose.calibration_plan import CalibrationPlan
 from geowidth.diagnose.curves import fit_curves
 from geowidth.diagnose.forms import lack_of_fit_test, saturated, seed_noise

@@ -8,18 +8,18 @@ import torch
 from torch import nn
 
 from geowidth import memory
+from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.cli import main
 from geowidth.errors import UserError
+from geowidth.exchange.convert import checkpoint_from
+from geowidth.exchange.formats import export
 from geowidth.measure.capture import capture, states_in
 from geowidth.measure.families import Family
 from geowidth.measure.kept import KeptLayers
+from geowidth.measure.opening import OpenedModel, open_model
 from geowidth.measure.pipeline import MeasureSettings, measure
-from geowidth.measure.profile import WorkProfile
 from geowidth.models import ModelConfig, TaperedTransformer, save_model
-from geowidth.models.exchange.convert import checkpoint_from
-from geowidth.models.exchange.formats import export
-from geowidth.models.exchange.opening import OpenedModel, open_model
-from geowidth.models.exchange.tokenizer import special_ids_around
+from geowidth.text.tokenizer import special_ids_around
 
 TEXT = torch.randint(3, 97, (400,), generator=torch.Generator().manual_seed(5))
 SIZES = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -498,7 +498,7 @@ def test_N16_the_code_in_an_exported_folder_is_not_run(tmp_path):
 @pytest.mark.parametrize("family, changes", [("qwen3", {"head_dim": 8}), ("gemma2", {"head_dim": 8}), ("phi3", {})])
 def test_N16_other_families_with_widths_of_their_own(tmp_path, family, changes):
     """A layer of width 0 as well: every class that `geowidth export` writes can be measured."""
-    from geowidth.models.exchange.library import tapered_module
+    from geowidth.exchange.library import tapered_module
 
     pytest.importorskip("transformers", reason="the extra hf is not installed")
     module = tapered_module(family)
@@ -538,7 +538,7 @@ def test_N24_from_python(kind):
 
 
 def test_a_family_that_needs_transformers_says_so(tmp_path, monkeypatch):
-    from geowidth.models.exchange import library, opening
+    from geowidth.exchange import library, opening
 
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     gpt2 = folder_of(made("GPT2Model", vocab_size=256, n_embd=32, n_layer=2, n_head=4), tmp_path / "gpt2")

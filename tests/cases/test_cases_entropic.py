@@ -9,9 +9,9 @@ import torch
 
 from geowidth import cli
 from geowidth.errors import UserError
-from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein
-from geowidth.ops.gromov_reference import energy_reference, entropic_objective_reference
-from geowidth.ops.sinkhorn import sinkhorn
+from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
+from geowidth.ops.gromov.reference import energy_reference, entropic_objective_reference
+from geowidth.ops.transport.operation import sinkhorn
 
 BACKENDS = ("native", "torch")
 both = pytest.mark.parametrize("backend", BACKENDS)
@@ -308,7 +308,7 @@ def test_H6_the_command_says_what_did_not_converge(tmp_path, capsys):
 
 
 def test_H6_the_report_names_layers_that_did_not_converge():
-    from geowidth.measure.profile import not_converged
+    from geowidth.artifacts.work_profile import not_converged
     from geowidth.report.facts import method_facts
 
     details = [{"raw": {"gw_entropic": {"converged": layer != 1}}, "bands": None} for layer in range(3)]

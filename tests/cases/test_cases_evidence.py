@@ -11,10 +11,10 @@ import torch
 from scipy import integrate, special, stats
 
 from geowidth import cli, records
+from geowidth.artifacts.clouds import Clouds
 from geowidth.diagnose.association import partial_spearman
 from geowidth.errors import UserError
 from geowidth.measure import intrinsic_dimension
-from geowidth.measure.clouds import Clouds
 from geowidth.measure.pipeline import MeasureSettings, measure_clouds
 from geowidth.ops import pairwise_distances
 from geowidth.train.evidence import compare_arms, paired_difference, seeds_for_power, t_power

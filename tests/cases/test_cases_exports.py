@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from geowidth.cli import main
 from geowidth.errors import UserError
-from geowidth.models.exchange.checkpoint import read_checkpoint
-from geowidth.models.exchange.convert import model_from
-from geowidth.models.exchange.formats import export
+from geowidth.exchange.checkpoint import read_checkpoint
+from geowidth.exchange.convert import model_from
+from geowidth.exchange.formats import export
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 TINY = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 24}
@@ -234,7 +234,7 @@ def test_N10_null_key_heads_are_one_a_head(tmp_path):
 
 
 def test_N10_defaults_of_absent_fields_are_the_librarys():
-    from geowidth.models.exchange.fields import DEFAULTS
+    from geowidth.exchange.fields import DEFAULTS
 
     for family, defaults in DEFAULTS.items():
         config = transformers.AutoConfig.for_model(family)
@@ -276,8 +276,8 @@ def test_N10_our_own_format_and_back_keeps_the_source(tmp_path):
 
 
 def test_N10_our_byte_models_state_that_they_have_no_ids(tmp_path):
+    from geowidth.exchange.convert import checkpoint_from
     from geowidth.models import ModelConfig, TaperedTransformer
-    from geowidth.models.exchange.convert import checkpoint_from
 
     model = TaperedTransformer(ModelConfig(256, 2, 32, 4, (9, 12), 16), seed=0)
     for form in HF_FORMATS:
@@ -504,8 +504,8 @@ def test_absent_fields_keep_their_familys_defaults_in_another_familys_format(tmp
 
 def test_N16_our_own_export_of_qwen_is_measured_again(tmp_path):
     from geowidth.measure.capture import capture
-    from geowidth.models.exchange.opening import open_model
-    from geowidth.models.exchange.tokenizer import byte_vocabulary
+    from geowidth.measure.opening import open_model
+    from geowidth.text.tokenizer import byte_vocabulary
 
     saved(tmp_path / "m", "Qwen2", vocab_size=256)
     for name, content in byte_vocabulary().files().items():

@@ -12,13 +12,13 @@ import torch
 
 from geowidth.cli import main
 from geowidth.errors import UserError
+from geowidth.exchange.convert import checkpoint_from
+from geowidth.exchange.formats import export
+from geowidth.exchange.gguf_file import open_gguf
+from geowidth.exchange.gguf_read import read_gguf, read_gguf_shape
 from geowidth.models import ModelConfig, TaperedTransformer
-from geowidth.models.exchange.convert import checkpoint_from
-from geowidth.models.exchange.formats import export
-from geowidth.models.exchange.gguf_file import open_gguf
-from geowidth.models.exchange.gguf_read import read_gguf, read_gguf_shape
-from geowidth.models.exchange.tokenizer import byte_vocabulary, spell_bytes
-from geowidth.models.exchange.tokenizer_json import vocabulary_from_files
+from geowidth.text.tokenizer import byte_vocabulary, spell_bytes
+from geowidth.text.tokenizer_json import vocabulary_from_files
 
 gguf = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 BYTES = spell_bytes(range(256))

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from geowidth.errors import UserError
-from geowidth.models.exchange.checkpoint import read_checkpoint
-from geowidth.models.exchange.convert import model_from
-from geowidth.models.exchange.formats import export
-from geowidth.models.exchange.gguf_read import read_gguf
-from geowidth.models.exchange.tokenizer import byte_vocabulary
+from geowidth.exchange.checkpoint import read_checkpoint
+from geowidth.exchange.convert import model_from
+from geowidth.exchange.formats import export
+from geowidth.exchange.gguf_read import read_gguf
 from geowidth.models.storage import load_model
+from geowidth.text.tokenizer import byte_vocabulary
 
 transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
 CASES = int(os.environ.get("GEOWIDTH_EXPORT_CASES", "24"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from geowidth import cli, files, memory, records
-from geowidth.arrays.npy import filling, read_npy, write_npy
+from geowidth.cli.npy import filling, read_npy, write_npy
 from geowidth.errors import UserError
 from geowidth.progress import printable
 

@@ -244,7 +244,7 @@ def test_control_characters_in_names_reach_neither_page_nor_picture_nor_terminal
 def test_pictures_are_the_same_bits_every_time(tmp_path, monkeypatch):
     from geowidth.allocate import allocate
     from geowidth.allocate.plot import plot_schedule
-    from geowidth.diagnose.calibration import Calibration
+    from geowidth.artifacts.calibration import Calibration
     from geowidth.diagnose.calibration_plot import plot_calibration
 
     schedule = allocate("cosine", layers=4, base_width=64, model_dimension=32)

@@ -13,7 +13,7 @@ from geowidth import cli, forms, memory, records
 from geowidth.errors import UserError
 from geowidth.models import ModelConfig, TaperedTransformer, load_model, save_model
 from geowidth.models.presets import Preset, RunSettings, TrainingSettings
-from geowidth.models.storage import read_tensors, write_tensors
+from geowidth.tensors import read_tensors, write_tensors
 from geowidth.train import checkpoint, train
 
 CONFIG = ModelConfig(vocabulary=256, layers=2, dimension=16, heads=2, widths=(24, 24), context=16)

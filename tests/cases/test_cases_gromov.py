@@ -10,10 +10,10 @@ from scipy.optimize import linear_sum_assignment
 
 from geowidth import _native
 from geowidth.errors import UserError
-from geowidth.ops.assignment import assignment
-from geowidth.ops.gromov import gromov_wasserstein
-from geowidth.ops.gromov_descent import Problem
-from geowidth.ops.gromov_kernels import TorchKernels
+from geowidth.ops.gromov.descent import Problem
+from geowidth.ops.gromov.kernels import TorchKernels
+from geowidth.ops.gromov.operation import gromov_wasserstein
+from geowidth.ops.linear_assignment.operation import assignment
 
 BACKENDS = ("native", "torch")
 

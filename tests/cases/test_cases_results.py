@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import committed
 from benchmarks.schema import read_rows
-from geowidth.measure.profile import WorkProfile
+from geowidth.artifacts.work_profile import WorkProfile
 
 ENTRIES = committed.entries()
 OF_KIND = {kind: [n for n, e in ENTRIES.items() if e["kind"] == kind] for kind in ("work", "picture", "rows")}

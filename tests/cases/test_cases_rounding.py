@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from geowidth.allocate.cost import LinearCost, TableCost
 from geowidth.allocate.distinct import round_distinct
 from geowidth.allocate.knapsack import choose_within
 from geowidth.allocate.rounding import Closest, paying, round_widths
 from geowidth.allocate.surrogate import Surrogate
 from geowidth.allocate.timed import fit_time
+from geowidth.artifacts.cost import LinearCost, TableCost
 from geowidth.errors import UserError
 
 SCALES = (1e-300, 1e-40, 1e-12, 1e-6, 1.0, 1e6, 1e12, 1e40, 1e300)

@@ -185,7 +185,7 @@ def test_bad_requests_stop_before_any_work(tmp_path, monkeypatch, capsys, words,
 
 
 def test_the_table_of_the_command(capsys):
-    from geowidth.diagnose.calibration_command import table
+    from geowidth.cli.calibrate import table
 
     lines = table(synthetic(np.linspace(0.02, 0.2, 8), np.full(8, 0.4), noise=0.001)).splitlines()
     assert len(lines) == 1 + 8 + 1 + 9 and lines[1].split()[0] == "0"

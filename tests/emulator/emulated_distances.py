@@ -3,7 +3,8 @@
 import torch
 
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
-from geowidth.ops import _distances_cuda, distances
+from geowidth.ops.distances import cuda as _distances_cuda
+from geowidth.ops.distances import operation as distances
 
 ALL = tuple(GEOMETRIES)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -11,7 +11,8 @@ from emulated_distances import ALL, DTYPES, H200, SLOW_FLOAT64, emulate, formed_
 
 from geowidth.errors import UserError
 from geowidth.geometry import HYPERBOLIC_RADIUS
-from geowidth.ops import _distances_cuda, distances
+from geowidth.ops.distances import cuda as _distances_cuda
+from geowidth.ops.distances import operation as distances
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from geowidth.ops.entropic_kernels import CudaStep
-from geowidth.ops.gromov_cuda import CudaKernels, symmetry_facts
+from geowidth.ops.gromov.cuda import CudaKernels, symmetry_facts
+from geowidth.ops.transport.steps import CudaStep
 
 SEEDS = range(3)
 

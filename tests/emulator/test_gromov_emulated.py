@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from geowidth.ops import gromov_inputs
-from geowidth.ops.assignment import ASSIGNMENT, assignment, certificate
-from geowidth.ops.gromov import GROMOV_WASSERSTEIN, gromov_wasserstein
-from geowidth.ops.gromov_bound import lower_bound, lower_bound_on_device
-from geowidth.ops.gromov_cuda import CudaKernels, symmetry_facts
-from geowidth.ops.gromov_kernels import centred
+from geowidth.ops.gromov import inputs as gromov_inputs
+from geowidth.ops.gromov.bound import lower_bound, lower_bound_on_device
+from geowidth.ops.gromov.cuda import CudaKernels, symmetry_facts
+from geowidth.ops.gromov.kernels import centred
+from geowidth.ops.gromov.operation import GROMOV_WASSERSTEIN, gromov_wasserstein
+from geowidth.ops.linear_assignment.operation import ASSIGNMENT, assignment, certificate
 
 pytestmark = pytest.mark.usefixtures("cuda_backend")
 SIZES = (1, 2, 7, 31, 67, 131)
@@ -217,7 +217,7 @@ def test_relabelled_clouds_are_found(cuda_backend):
 
 
 def test_a_stationary_identity_never_leaves_the_device(monkeypatch):
-    module = importlib.import_module("geowidth.ops.assignment")  # geowidth.ops.assignment is the function
+    module = importlib.import_module("geowidth.ops.linear_assignment")  # geowidth.ops.linear_assignment is the function
     monkeypatch.setattr(module, "assignment_on_host", lambda *_: pytest.fail("the costs were copied"))
     c1, c2 = clouds(67, noise=0.02, d=2)
     found = on_gpu(GROMOV_WASSERSTEIN)(c1, c2, 1e-6, "auto", 500, False, 1)

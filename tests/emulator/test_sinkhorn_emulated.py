@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from geowidth.ops.backend import Backend
-from geowidth.ops.entropic_gromov import ENTROPIC_GROMOV_WASSERSTEIN, entropic_gromov_wasserstein
-from geowidth.ops.entropic_kernels import CudaStep, NativeStep, TorchStep
-from geowidth.ops.sinkhorn import SINKHORN, sinkhorn
+from geowidth.ops.entropic.operation import ENTROPIC_GROMOV_WASSERSTEIN, entropic_gromov_wasserstein
+from geowidth.ops.transport.operation import SINKHORN, sinkhorn
+from geowidth.ops.transport.steps import CudaStep, NativeStep, TorchStep
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 CLOSE = {torch.float32: 2e-5, torch.float64: 1e-10}

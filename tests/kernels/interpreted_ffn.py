@@ -15,7 +15,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from ffn_cases import call, errors, make, outputs, plain, reference  # noqa: E402
 
 from geowidth.kernels import tiles  # noqa: E402
-from geowidth.ops import activate, ffn_triton  # noqa: E402
+from geowidth.ops import activate  # noqa: E402
+from geowidth.ops.feed_forward import triton as ffn_triton  # noqa: E402
 
 # numpy, which stands in for the GPU, reports what a GPU does silently with padding that nobody reads.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")

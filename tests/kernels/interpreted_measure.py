@@ -18,11 +18,12 @@ from distance_oracle import assert_accurate, cloud  # noqa: E402
 
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS, chord_scale, reference_distances  # noqa: E402
 from geowidth.kernels import distances, sinkhorn  # noqa: E402
-from geowidth.ops import entropic_triton, pairwise_distances  # noqa: E402
-from geowidth.ops._distances_torch import NEAR  # noqa: E402
-from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein  # noqa: E402
-from geowidth.ops.entropic_kernels import TorchStep  # noqa: E402
-from geowidth.ops.sinkhorn import sinkhorn as optimal_transport  # noqa: E402
+from geowidth.ops import pairwise_distances  # noqa: E402
+from geowidth.ops.distances.torch import NEAR  # noqa: E402
+from geowidth.ops.entropic.operation import entropic_gromov_wasserstein  # noqa: E402
+from geowidth.ops.transport import triton as entropic_triton  # noqa: E402
+from geowidth.ops.transport.operation import sinkhorn as optimal_transport  # noqa: E402
+from geowidth.ops.transport.steps import TorchStep  # noqa: E402
 
 # numpy, which stands in for the GPU, reports what a GPU does silently with numbers that nobody reads.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")

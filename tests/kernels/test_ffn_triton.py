@@ -6,7 +6,7 @@ import pytest
 from processes import HERE, ROOT, run
 
 from geowidth.kernels import tiles
-from geowidth.ops.ffn import explain
+from geowidth.ops.feed_forward.operation import explain
 
 CHECKS = (
     "every_activation",
@@ -35,7 +35,7 @@ def test_in_the_interpreter(check, interpreted):
 
 def test_imports_touch_no_driver():
     modules = ", ".join(sorted(path.stem for path in (ROOT / "kernels" / "triton").glob("[a-z]*.py")))
-    code = f"from geowidth.kernels import {modules}; import geowidth.ops, geowidth.ops.ffn_triton, triton.runtime\n"
+    code = f"from geowidth.kernels import {modules}; import geowidth.ops.feed_forward.triton, triton.runtime\n"
     code += "assert triton.runtime.driver._active is None; import torch; assert not torch.cuda.is_initialized()"
     done = run("-c", code)
     assert done.returncode == 0, done.stderr

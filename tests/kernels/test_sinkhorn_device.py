@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from geowidth.ops import cuda_support
-from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein
-from geowidth.ops.entropic_kernels import CudaStep, TorchStep
-from geowidth.ops.ffn_library import matmul_switch
+from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
+from geowidth.ops.feed_forward.library import matmul_switch
+from geowidth.ops.transport.steps import CudaStep, TorchStep
 
 DEVICE = "cuda"
 CLOSE = {torch.float32: 5e-5, torch.float64: 1e-10}

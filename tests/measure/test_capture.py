@@ -7,8 +7,8 @@ from torch import nn
 from geowidth.errors import UserError
 from geowidth.measure.capture import capture, states_in
 from geowidth.measure.families import PARALLEL, POST_NORM, SEQUENTIAL, Family
-from geowidth.measure.sequences import draw_tokens, sequences_of, windows_of
-from geowidth.models.exchange.opening import open_model
+from geowidth.measure.opening import open_model
+from geowidth.text.sequences import draw_tokens, sequences_of, windows_of
 
 TEXT = torch.randint(3, 97, (600,), generator=torch.Generator().manual_seed(5))
 SHAPE = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

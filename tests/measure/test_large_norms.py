@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from geowidth.measure.clouds import Clouds
+from geowidth.artifacts.clouds import Clouds
+from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.measure.pipeline import MeasureSettings, measure_clouds
-from geowidth.measure.profile import WorkProfile
 from geowidth.measure.statistics import DEFAULT_STATISTICS
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from geowidth import records
+from geowidth.cli.measure import table
 from geowidth.errors import UserError
 from geowidth.geometry import HYPERBOLIC_RADIUS
 from geowidth.measure import Clouds, WorkProfile, measure_clouds, pipeline
-from geowidth.measure.command import table
 from geowidth.measure.pipeline import MeasureSettings
 from geowidth.measure.statistics import large_norm_tokens
-from geowidth.models.storage import read_tensors, write_tensors
+from geowidth.tensors import read_tensors, write_tensors
 
 
 def make_clouds(layers=3, tokens=31, dimension=7, step=0.4, seed=0):

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from geowidth.artifacts.clouds import Clouds
+from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.cli import main
 from geowidth.errors import UserError
+from geowidth.exchange.convert import checkpoint_from
+from geowidth.exchange.formats import export
+from geowidth.measure import opening
 from geowidth.measure.capture import capture
-from geowidth.measure.clouds import Clouds
-from geowidth.measure.profile import WorkProfile
+from geowidth.measure.opening import PACKAGED, cache_folder, converted, open_model, packaged_path
 from geowidth.models import ModelConfig, TaperedTransformer, save_model
-from geowidth.models.exchange import opening
-from geowidth.models.exchange.convert import checkpoint_from
-from geowidth.models.exchange.formats import export
-from geowidth.models.exchange.opening import PACKAGED, cache_folder, converted, open_model, packaged_path
 
 PARIS = [504, 3575, 282, 4649, 314]  # "The capital of France is", by the model's own tokenizer
 
@@ -62,8 +62,8 @@ def test_smollm2_is_the_model_it_says(cache):
     """Queries and keys un-permuted rightly: it knows a capital; and our own model computes the same logits."""
     from transformers import AutoModelForCausalLM
 
-    from geowidth.models.exchange.checkpoint import read_checkpoint
-    from geowidth.models.exchange.convert import model_from
+    from geowidth.exchange.checkpoint import read_checkpoint
+    from geowidth.exchange.convert import model_from
 
     folder = converted(packaged("smollm2"), cache)
     opened = open_model(folder)

@@ -6,7 +6,7 @@ import torch
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.models import ModelConfig, TaperedTransformer, load_model, save_model
-from geowidth.models.storage import write_tensors
+from geowidth.tensors import write_tensors
 
 CONFIG = ModelConfig(vocabulary=11, layers=2, dimension=8, heads=2, widths=(5, 3), context=6)
 

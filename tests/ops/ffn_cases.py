@@ -2,7 +2,7 @@
 
 import torch
 
-from geowidth.ops.ffn import ffn, ffn_plain, ffn_reference
+from geowidth.ops.feed_forward.operation import ffn, ffn_plain, ffn_reference
 
 NAMES = ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias")
 

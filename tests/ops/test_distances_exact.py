@@ -11,8 +11,9 @@ from distance_oracle import assert_accurate, cloud
 
 from geowidth.errors import UserError
 from geowidth.geometry import GEOMETRIES
-from geowidth.ops import distances, pairwise_distances
+from geowidth.ops import pairwise_distances
 from geowidth.ops.backend import native
+from geowidth.ops.distances import operation as distances
 
 
 def native_distances(x, y=None, **options):

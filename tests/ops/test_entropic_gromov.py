@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from geowidth.errors import UserError
-from geowidth.ops.entropic_gromov import entropic_gromov_wasserstein
-from geowidth.ops.gromov_reference import energy_reference, entropic_gromov_reference, entropic_objective_reference
-from geowidth.ops.sinkhorn import sinkhorn
+from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
+from geowidth.ops.gromov.reference import energy_reference, entropic_gromov_reference, entropic_objective_reference
+from geowidth.ops.transport.operation import sinkhorn
 
 PLACES = [("cpu", "native"), ("cpu", "torch")]  # devices and backends
 if torch.cuda.is_available():
@@ -185,7 +185,7 @@ def test_relabelling_one_side_relabels_the_plan():
 
 
 def test_nothing_is_random_and_thread_count_changes_no_bit_of_the_native_step():
-    from geowidth.ops.entropic_kernels import NativeStep
+    from geowidth.ops.transport.steps import NativeStep
 
     torch.manual_seed(0)
     before = torch.get_rng_state()

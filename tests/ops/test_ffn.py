@@ -7,7 +7,8 @@ import torch
 from ffn_cases import DEVICES, call, errors, make, outputs, plain, reference
 
 from geowidth.errors import UserError
-from geowidth.ops import ffn, ffn_library
+from geowidth.ops import ffn
+from geowidth.ops.feed_forward import library as ffn_library
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 GATED = ("swiglu", "geglu", "geglu_tanh", "reglu")

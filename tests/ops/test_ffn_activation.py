@@ -9,7 +9,7 @@ import torch
 
 from geowidth.errors import UserError
 from geowidth.ops import activate
-from geowidth.ops.activation import (
+from geowidth.ops.activation.operation import (
     ALIASES,
     FUNCTIONS,
     GATED_ALIASES,

@@ -6,9 +6,9 @@ import pytest
 
 from geowidth.allocate import allocate
 from geowidth.cli import main
+from geowidth.cli.plan import size
 from geowidth.models.presets import NANO
 from geowidth.models.transformer import ModelConfig, TaperedTransformer, training_flops
-from geowidth.plan.command import size
 from geowidth.plan.estimation import estimate, extrapolate, parameter_count
 from geowidth.plan.probe import probe_measurement, probe_training, run_probe
 

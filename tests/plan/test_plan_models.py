@@ -6,9 +6,9 @@ import pytest
 
 from geowidth.cli import main
 from geowidth.errors import UserError
+from geowidth.exchange.convert import checkpoint_from
+from geowidth.exchange.formats import export
 from geowidth.models import ModelConfig, TaperedTransformer, save_model
-from geowidth.models.exchange.convert import checkpoint_from
-from geowidth.models.exchange.formats import export
 from geowidth.plan.models import model_sizes
 
 LLAMA = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}

@@ -1,11 +1,11 @@
 """The training loop: gradients, schedules, order, and the same bits however often it is killed."""
 
 import math
-import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.models import load_model
+from geowidth.tensors import write_tensors
 from geowidth.train import checkpoint, load_corpus, train
 from geowidth.train.optimise import mean_loss
 
@@ -28,7 +29,7 @@ train(TINY, (30, 18), 4, sys.argv[1], steps=int(sys.argv[3]), corpus=sys.argv[2]
 
 
 def start_child(*arguments):
-    code = CHILD.format(tests=os.path.dirname(__file__))
+    code = CHILD.format(tests=str(Path(__file__).resolve().parents[1]))
     return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
 
 
@@ -154,8 +155,6 @@ def test_damaged_states_are_refused(tiny, text, tmp_path):
     state.write_bytes(whole[:-5])
     with pytest.raises(UserError, match="not a whole safetensors file"):
         train(**arguments)
-    from geowidth.models.storage import write_tensors
-
     write_tensors(state, {"a": torch.ones(2)}, {"progress": records.dumps({"step": 1})})
     with pytest.raises(UserError, match="is damaged: tokens is None.*delete state.safetensors"):
         train(**arguments)

@@ -1,11 +1,11 @@
 """Many trainings at once: the bits of one at a time, and no orphans, hangs or losses when something dies."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tiny_preset import TINY
@@ -14,11 +14,13 @@ from geowidth import files
 from geowidth.errors import UserError
 from geowidth.train import TrainJob, checkpoint, parallel, train, train_many
 
+HERE = Path(__file__).resolve().parent
+
 # A parent to be killed. Arguments: folder, corpus, steps, processes.
 PARENT = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_parallel import jobs
 from geowidth.train import train_many
 train_many(jobs(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])), int(sys.argv[4]), save_seconds=0)
@@ -44,7 +46,7 @@ def free(folder):
 
 
 def start_parent(folder, text, steps, processes):
-    code = PARENT.format(tests=os.path.dirname(__file__))
+    code = PARENT.format(tests=[str(HERE), str(HERE.parent)])
     arguments = [sys.executable, "-c", code, *map(str, (folder, text, steps, processes))]
     return subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
 

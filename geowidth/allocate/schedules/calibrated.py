@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from geowidth.allocate.problem import file_path
 from geowidth.allocate.schedules import Optimum, Rule
-from geowidth.allocate.surrogate import calibrated_surrogate, per_layer
+from geowidth.allocate.surrogate import calibrated_surrogate
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, flag
+from geowidth.files import file_path
 
 
 def read_calibration(path, layers):
     """The Calibration in a file, for that many layers."""
-    from geowidth.diagnose.calibration import Calibration
+    from geowidth.artifacts.calibration import Calibration
 
     found = Calibration.read(file_path("calibration", path))
     if len(found.widths) != layers:

@@ -6,12 +6,12 @@ attention spends; together they spend at most what `heads` in every layer would.
 
 import numpy as np
 
-from geowidth.allocate.cost import linear_cost
 from geowidth.allocate.problem import whole_number
 from geowidth.allocate.rounding import Closest, round_widths
 from geowidth.allocate.schedules import Rule, Shape
 from geowidth.allocate.schedules.ends import check_ends
 from geowidth.allocate.solve import fit_shape
+from geowidth.artifacts.cost import linear_cost
 from geowidth.errors import UserError, choose
 
 

@@ -7,7 +7,7 @@ Source: Ahmad, Nam, Yun, "CascadeFormer: Depth-Tapered Transformers Motivated by
 import numpy as np
 
 from geowidth.allocate.schedules import Rule, Shape
-from geowidth.allocate.surrogate import per_layer
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, flag
 
 

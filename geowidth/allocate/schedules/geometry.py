@@ -10,7 +10,8 @@ import numpy as np
 from geowidth import records
 from geowidth.allocate.schedules import Optimum, Rule
 from geowidth.allocate.schedules.calibrated import read_calibration, undetermined_notes
-from geowidth.allocate.surrogate import calibrated_surrogate, exponents, per_layer, smooth
+from geowidth.allocate.surrogate import calibrated_surrogate, exponents, smooth
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, flag
 
 

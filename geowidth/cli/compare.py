@@ -1,0 +1,39 @@
+"""Compare trained arms seed by seed: paired statistics, costs, and a plain sentence of what may be concluded.
+
+Reads   a run folder (RUN/arms/ARM/seed-S) or single training folders; each must be finished (result.json).
+Writes  comparison.json (into the run folder, or to --out) and prints a table.
+
+Arms are compared only on equal terms: same seeds, tokens, corpus, training settings and model except for the widths,
+and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named.
+"""
+
+from pathlib import Path
+
+from geowidth import records
+from geowidth.train.compare import COMPARISON_FILE, compare_folders
+from geowidth.train.evidence import LOSS_UNIT
+
+
+def add_arguments(parser):
+    parser.add_argument("folders", metavar="DIR", nargs="+", help="one run folder, or several training folders")
+    parser.add_argument("--baseline", default="uniform", help="arm that the others are held against")
+    parser.add_argument(
+        "--effect", type=float, default=0.01, help=f"difference in {LOSS_UNIT} to count the needed seeds for"
+    )
+    parser.add_argument("--power", type=float, default=0.8, help="probability with which it should be seen")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of the t intervals")
+    parser.add_argument("--out", metavar="FILE", help=f"default: {COMPARISON_FILE} in the run folder, or here")
+
+
+def run(arguments):
+    from geowidth.report import table
+
+    first = Path(arguments.folders[0])
+    alone = len(arguments.folders) == 1 and (first / "arms").is_dir()
+    out = Path(arguments.out) if arguments.out else (first / COMPARISON_FILE if alone else Path(COMPARISON_FILE))
+    records.check_writable(out)
+    options = {name: getattr(arguments, name) for name in ("baseline", "effect", "power", "confidence")}
+    record = compare_folders(arguments.folders, **options)
+    records.write_json(out, record)
+    print(table(record))
+    print(f"comparison: {out}")

@@ -1,0 +1,137 @@
+"""Measure the geometric work of every FFN layer.
+
+Reads   MODEL: a folder that `geowidth train` wrote; smollm2 or minilm, which Python packages carry; a Hugging Face
+        folder, or a name that is in its local cache (--download fetches it); a .gguf file of the Llama family; or
+        clouds that an earlier call saved (a .safetensors file)
+Writes  work.json: for each geometry (raw, spherical, hyperbolic) and statistic (shift, gw, topology) one number per
+        layer, the intrinsic dimension of every layer, certificates and settings. The first position of every
+        window is left out; tokens of over 5 times the median norm are flagged, and the raw signals stand there
+        with and without them (raw_without_large_norms)
+
+A call that was interrupted goes on where it stopped. Example:
+  geowidth measure runs/nano/arms/uniform/seed-0 --tokens 512 --out work.json --plot work.svg
+  geowidth measure smollm2 --tokens 256
+  geowidth measure some/folder --tokens 4096 --device cuda
+"""
+
+import sys
+from pathlib import Path
+
+from geowidth import records
+from geowidth.errors import UserError
+
+# Options that decide how a model is run and its tokens drawn: saved clouds have no use for them.
+OF_MODELS = ("corpus", "tokens", "context", "windows", "download", "cache", "save_clouds")
+
+
+def add_arguments(parser):
+    parser.add_argument("model", help="folder, name, .gguf file, or .safetensors of saved clouds")
+    parser.add_argument("--out", default="work.json", metavar="FILE", help="where the work profile goes")
+    parser.add_argument("--corpus", help="held-out text: stdlib, a file, a folder or a JSONL file (default: stdlib)")
+    parser.add_argument("--tokens", type=int, help="tokens in the cloud (default: 512)")
+    parser.add_argument("--seed", type=int, default=0, help="of the drawing of tokens and subsamples")
+    parser.add_argument("--context", type=int, metavar="T", help="tokens a window (default: the model's, at most 256)")
+    parser.add_argument("--windows", type=int, metavar="N", help="draw from N windows (default: all; tokens / 8)")
+    parser.add_argument("--download", action="store_true", help="fetch a Hugging Face name that is not here yet")
+    parser.add_argument("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
+    parser.add_argument("--geometries", nargs="+", metavar="NAME", help="raw spherical hyperbolic (default: all)")
+    parser.add_argument(
+        "--statistics", nargs="+", metavar="NAME", help="shift gw topology gw_entropic (default: the first three)"
+    )
+    parser.add_argument("--radius", type=float, help="of the hyperbolic geometry's ball (default: tanh 1)")
+    parser.add_argument("--neighbours", type=int, default=20, help="k of the Levina-Bickel dimension")
+    parser.add_argument("--bootstrap", type=int, default=0, metavar="B", help="subsamples for 5-95 %% bands")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--save-clouds", metavar="FILE", help="also keep the captured clouds (.safetensors)")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the profiles (.svg)")
+
+
+def run(arguments):
+    check(arguments)
+    from geowidth.artifacts.clouds import Clouds
+    from geowidth.measure.pipeline import MeasureSettings, measure, measure_clouds
+
+    given = {name: getattr(arguments, name) for name in ("neighbours", "bootstrap", "seed", "device")}
+    given |= {name: tuple(names) for name in ("geometries", "statistics") if (names := getattr(arguments, name))}
+    if arguments.radius is not None:
+        given["radius"] = arguments.radius
+    settings = MeasureSettings(**given)
+    if is_clouds(arguments.model):
+        profile = measure_clouds(Clouds.read(arguments.model), settings, out=arguments.out)
+    else:
+        drawing = {name: getattr(arguments, name) for name in OF_MODELS if getattr(arguments, name) is not None}
+        options = {"seed": arguments.seed, "out": arguments.out, "settings": settings}
+        profile = measure(arguments.model, **drawing, **options)
+    print(table(profile))
+    for line in unsettled(profile):
+        print(line, file=sys.stderr)
+    print(f"work profile: {arguments.out}")
+    if arguments.plot is not None:
+        from geowidth.report import profile_svg
+
+        records.write_text(arguments.plot, profile_svg(profile))
+        print(f"picture: {arguments.plot}")
+
+
+def check(arguments):
+    """Refuse what can be refused without opening the model."""
+    from geowidth.devices import device_named
+
+    device_named(arguments.device)
+    for path in (arguments.out, arguments.save_clouds, arguments.plot):
+        if path is not None:
+            records.check_writable(path)
+    for name, ending in (("plot", ".svg"), ("save_clouds", ".safetensors")):
+        path = getattr(arguments, name)
+        if path is not None and Path(path).suffix.lower() != ending:
+            raise UserError(f"--{name.replace('_', '-')} is {path}; allowed: a file that ends in {ending}")
+    for name, least in (("context", 1), ("windows", 1), ("tokens", 4)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise UserError(f"--{name} is {value}; allowed: whole numbers from {least} up")
+    if is_clouds(arguments.model):
+        given = next((name for name in OF_MODELS if getattr(arguments, name) not in (None, False)), None)
+        if given is not None:
+            raise UserError(
+                f"--{given.replace('_', '-')} came with saved clouds, whose tokens are drawn already; leave it out"
+            )
+
+
+def is_clouds(model):
+    """Whether the model argument names a file of saved clouds."""
+    return Path(model).suffix == ".safetensors"
+
+
+def table(profile):
+    """The profile as text: a row per layer, a column per signal."""
+    columns = [(g, s) for g in profile.work for s in profile.work[g]]
+    dimension = profile.dimension["twonn_mle"]
+    lines = ["      " + " ".join(f"{geometry:>10}" for geometry, _ in columns)]
+    lines.append("layer " + " ".join(f"{statistic:>10}" for _, statistic in columns) + "  dimension")
+    for layer in range(profile.layers):
+        cells = " ".join(f"{profile.work[g][s][layer]:10.4g}" for g, s in columns)
+        lines.append(f"{layer:5d} {cells}  {dimension[layer]:9.2f}")
+    return "\n".join(lines + outliers(profile))
+
+
+def unsettled(profile):
+    """A line for every signal whose search did not converge in some layer."""
+    from geowidth.artifacts.work_profile import not_converged
+
+    return [
+        f"geowidth: {statistic} ({geometry}) did not converge in layer{'s' * (len(layers) > 1)} "
+        f"{', '.join(map(str, layers))}: its numbers there are upper bounds of what was looked for"
+        for (statistic, geometry), layers in not_converged(profile.details).items()
+    ]
+
+
+def outliers(profile):
+    """Raw signals without the tokens of over 5 times the median norm, for the layers that have some."""
+    lines = []
+    for layer, details in enumerate(profile.details):
+        found = details.get("large_norm_tokens", {}).values()
+        tokens = len({token for side in found for token in side})
+        if tokens and profile.raw_without_large_norms:
+            cells = ", ".join(f"{name} {v[layer]:.4g}" for name, v in profile.raw_without_large_norms.items())
+            lines.append(f"layer {layer}, raw without {tokens} token{'s' * (tokens > 1)} of very large norm: {cells}")
+    return lines

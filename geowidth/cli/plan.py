@@ -1,0 +1,143 @@
+"""Say what a training, a measurement, a calibration or a whole run takes on this machine, before any work.
+
+Reads   a preset; with --schedule the widths of a schedule file; with --model the config of a model to measure
+Prints  parameters, FLOPs, memory, files and estimated time; a few seconds of a timed probe are all that runs
+Writes  nothing; with --json prints strict JSON
+
+    geowidth plan run --preset nano
+    geowidth plan train --preset nano --schedule schedule.json --steps 2000
+    geowidth plan measure --tokens 2048
+    geowidth plan measure --model smollm2 --tokens 256
+"""
+
+import dataclasses
+
+from geowidth import records
+from geowidth.errors import UserError, choose
+from geowidth.plan.estimation import TASKS, estimate, estimate_model
+from geowidth.progress import duration
+
+# The options that each task has a use for, beside --preset and --json.
+USED = {
+    "train": ("schedule", "steps"),
+    "measure": ("schedule", "tokens", "model"),
+    "calibrate": ("seeds", "factors", "steps", "tokens", "processes"),
+    "run": ("arms", "seeds", "steps", "tokens", "processes"),
+}
+
+
+def add_arguments(parser):
+    """The options of `geowidth plan`."""
+    add = parser.add_argument
+    add("task", help=f"one of {', '.join(TASKS)}")
+    add("--preset", help="model size and training settings (default: nano)")
+    add("--model", metavar="NAME", help="what geowidth measure is to open: a folder, a .gguf file, smollm2, minilm")
+    add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets (train and measure)")
+    add("--steps", type=int, help="training steps (default: the preset's)")
+    add("--tokens", type=int, help="tokens in the measured cloud (default: the preset's)")
+    add("--arms", nargs="+", metavar="ARM", help="arms of a run (default: the preset's)")
+    add("--seeds", nargs="+", type=int, metavar="S", help="paired seeds of a run or calibration (default: as theirs)")
+    add("--factors", nargs="+", type=float, metavar="F", help="width factors of a calibration (default: as its own)")
+    add("--processes", type=int, help="trainings side by side (default: one a core)")
+    add("--json", action="store_true", help="print the estimate as JSON")
+
+
+def run(arguments):
+    """Check, probe, print."""
+    preset, request = requested(arguments)
+    if arguments.model is None:
+        name, model = preset.name, preset.model
+        found = estimate(arguments.task, preset, **request)
+    else:
+        from geowidth.plan.models import model_sizes
+
+        if arguments.preset is not None or arguments.schedule is not None:
+            raise UserError("--model came with a preset or a schedule; it is a model of its own: give one of them")
+        sizes = model_sizes(arguments.model)
+        name, model = sizes.name, sizes.config
+        found = estimate_model(sizes, tokens=request["tokens"] or 512, processes=request["processes"])
+    if arguments.json:
+        print(records.dumps(dataclasses.asdict(found), indent=1))
+        return
+    print("\n".join(lines(found, name, model)))
+
+
+def requested(arguments):
+    """(Preset, keyword arguments of `estimate`) from the command line; raises UserError for what does not fit."""
+    from geowidth.models.presets import preset_named
+    from geowidth.train.parallel import default_processes
+
+    task, preset = choose("task", arguments.task, TASKS), preset_named(arguments.preset or "nano")
+    for name in sorted({option for options in USED.values() for option in options}):
+        if getattr(arguments, name) is not None and name not in USED[task]:
+            raise UserError(f"--{name} came with plan {task}, which has no use for it; leave it out")
+    processes = default_processes() if arguments.processes is None else arguments.processes
+    for name, value, least in (
+        ("processes", processes, 1),
+        ("steps", arguments.steps, 1),
+        ("tokens", arguments.tokens, 4),
+    ):
+        if value is not None and value < least:
+            raise UserError(f"--{name} is {value}; allowed: whole numbers from {least} up")
+    request = {"steps": arguments.steps, "tokens": arguments.tokens, "processes": processes}
+    if arguments.schedule is not None:
+        from geowidth.allocate import Schedule
+
+        request["widths"] = preset.widths_of(Schedule.read(arguments.schedule), f"geowidth plan {task}")
+    if task == "run":
+        request["models"] = _models_of_run(arguments, preset)
+    if task == "calibrate":
+        request["models"] = _models_of_calibration(arguments, preset)
+    return preset, request
+
+
+def _models_of_run(arguments, preset):
+    """Widths of every training of a run. All arms spend the same, so uniform stands for each."""
+    from geowidth.chain import resolve
+
+    plan = resolve(preset.name, arms=arguments.arms, seeds=arguments.seeds, steps=arguments.steps)
+    return [preset.model.widths] * (len(plan.arms) * len(plan.seeds))
+
+
+def _models_of_calibration(arguments, preset):
+    from geowidth.diagnose.calibration_plan import CalibrationPlan
+
+    given = {name: getattr(arguments, name) for name in ("seeds", "factors", "steps")}
+    plan = CalibrationPlan(preset, **{name: value for name, value in given.items() if value is not None})
+    return [widths for _, widths, *_ in plan.models()] * len(plan.seeds)
+
+
+def lines(found, name, model):
+    """The estimate in words. model: the ModelConfig behind the name."""
+    rows = [
+        ("model", f"{name}: {model.layers} layers of dimension {model.dimension}, context {model.context}"),
+        ("parameters", f"{found.parameters:,}, {found.ffn_parameters:,} of them in FFNs"),
+    ]
+    if found.models:
+        facts = found.facts
+        many = f"{found.models} trainings" if found.models > 1 else "1 training"
+        rows.append(("trainings", f"{many} of {facts['steps']:,} steps, {facts['tokens_per_model']:,} tokens each"))
+    rows += [
+        ("FLOPs", f"{found.flops:.3g}"),
+        ("memory", f"about {size(found.memory)}" + _states(found.facts)),
+        ("disk", f"about {size(found.disk)}"),
+        ("files", "; ".join(found.files)),
+        ("time", f"about {duration(found.seconds)} on this machine, as busy as it is now"),
+    ]
+    return [f"{name + ':':12} {text}" for name, text in rows]
+
+
+def _states(facts):
+    """How much memory the captured states take: before and after every FFN, of every token."""
+    if "state_bytes" not in facts:
+        return ""
+    return f", {size(facts['state_bytes'])} of it for the states of {facts['measured_tokens']:,} tokens"
+
+
+def size(count):
+    """Bytes as people say them: '512 B', '3.4 MB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count} B"
+        count /= 1000
+    raise AssertionError("the loop returns at GB")

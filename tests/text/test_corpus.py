@@ -1,0 +1,127 @@
+"""The corpus: disjoint splits, a digest that is stable and that everything enters, and plain errors."""
+
+import json
+
+import pytest
+import torch
+
+from geowidth.errors import UserError
+from geowidth.text.corpus import SPLITS, DataOrder, build, by_name, load_corpus, windows
+
+
+def documents(count):
+    return [(f"folder/file{i}.txt", b"text %d " % i * (i % 5 + 1)) for i in range(count)]
+
+
+def test_standard_library():
+    one, two = load_corpus("stdlib"), load_corpus()
+    assert one.digest == two.digest and len(one.digest) == 64
+    sizes = [one.split(name).numel() for name in SPLITS]
+    assert sum(sizes) > 4_000_000
+    assert sizes[0] > 0.8 * sum(sizes) and min(sizes) > 0.01 * sum(sizes)
+    assert all(one.split(name).dtype == torch.uint8 for name in SPLITS)
+    assert b"def dumps(obj" in torch.cat([one.split(name) for name in SPLITS]).numpy().tobytes()
+
+
+def test_splits_are_disjoint_and_whole():
+    files = documents(400)
+    corpus = build("x", files, "files")
+    parts = [set(bytes(corpus.split(name)).split(b"\0")[:-1]) for name in SPLITS]
+    assert parts[0] | parts[1] | parts[2] == {text for _, text in files}
+    assert sum(map(len, parts)) == len(files)
+    assert 0.8 < len(parts[0]) / 400 < 0.97
+
+
+def test_a_document_keeps_its_split_when_others_come():
+    few, many = by_name(documents(100)), by_name(documents(300))
+    assert all(set(a) <= set(b) for a, b in zip(few, many, strict=True))
+
+
+def test_digest_is_that_of_the_bytes_of_the_splits():
+    one = build("x", [("a.txt", b"hello world, hello world")], "files")
+    assert one.digest == build("y", [("b.txt", b"hello world, hello world")], "files").digest
+    assert one.digest != build("x", [("a.txt", b"hello world, hello worle")], "files").digest
+    # Pinned: another digest for the same bytes would make old results look incomparable.
+    assert one.digest == "9f88f21df977ca2bc31c581bcf16e882dc5ca7ae4d0658171b5c612abd1c004e"
+
+
+def test_folder_order_is_that_of_the_names(tmp_path):
+    for name in ("b.txt", "a/z.txt", "a/é.txt", ".hidden/x.txt", "c.bin"):
+        path = tmp_path / "one" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\0binary" if name == "c.bin" else name.encode() * 40)
+    corpus = load_corpus(tmp_path / "one")
+    assert corpus.description.startswith("3 text files")
+    assert bytes(corpus.train).startswith(b"a/z.txt")
+    assert "each cut" in corpus.description
+
+
+def test_few_documents_are_cut_by_position(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(bytes(range(1, 101)))
+    corpus = load_corpus(path)
+    assert [corpus.split(name).tolist() for name in SPLITS] == [
+        [*range(1, 91), 0],
+        [*range(91, 96), 0],
+        [*range(96, 101), 0],
+    ]
+
+
+def test_json_lines(tmp_path):
+    path = tmp_path / "a.jsonl"
+    texts = [f"text {i} é \u2028 more" for i in range(200)]
+    path.write_text("\n".join(json.dumps({"text": t, "id": 3}) for t in texts + texts[:50]) + "\n\n")
+    corpus = load_corpus(path)
+    parts = [set(bytes(corpus.split(name)).decode().split("\0")[:-1]) for name in SPLITS]
+    assert parts[0] | parts[1] | parts[2] == set(texts)
+    assert sum(map(len, parts)) == 200  # a text that comes twice never stands in two splits
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{bad", "line 2 is not JSON"),
+        ('{"txt": "a"}', "line 2 has fields txt; needed.*'text'"),
+        ('{"text": 3}', "line 2"),
+        ("[1]", "line 2 has list"),
+        ("{}", "line 2 has fields none"),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path, line, words):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "fine"}\n' + line + '\n{"text": "fine"}\n')
+    with pytest.raises(UserError, match=words):
+        load_corpus(path)
+
+
+def test_bad_sources(tmp_path):
+    with pytest.raises(UserError, match="does not exist; allowed: stdlib"):
+        load_corpus(tmp_path / "nothing")
+    with pytest.raises(UserError, match="holds no text"):
+        load_corpus(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(UserError, match="holds no text"):
+        load_corpus(tmp_path / "empty.txt")
+    (tmp_path / "b.txt").write_bytes(b"ab\0")
+    with pytest.raises(UserError, match="zero bytes"):
+        load_corpus(tmp_path / "b.txt")
+
+
+def test_windows():
+    stream = torch.arange(23, dtype=torch.uint8)
+    assert windows(stream, 4).tolist() == [list(range(s, s + 5)) for s in (0, 4, 8, 12, 16)]
+    assert windows(stream, 4, 2)[:, 0].tolist() == [0, 8]
+    assert windows(stream, 22).shape == (1, 23)
+    with pytest.raises(UserError, match="23 bytes; one window takes 24"):
+        windows(stream, 23)
+
+
+def test_data_order():
+    stream = torch.arange(12 * 16 + 1, dtype=torch.int64).to(torch.uint8)
+    order = DataOrder(stream, 16, 5, seed=3)
+    seen = [int(w[0]) // 16 for step in range(24) for w in order.batch(step)]
+    for epoch in range(10):  # every window once a pass, and each pass in another order
+        assert sorted(seen[12 * epoch : 12 * epoch + 12]) == list(range(12))
+    assert seen[:12] != seen[12:24]
+    assert torch.equal(DataOrder(stream, 16, 5, seed=3).batch(7), order.batch(7))
+    assert not torch.equal(DataOrder(stream, 16, 5, seed=4).batch(7), order.batch(7))
