@@ -131,7 +131,7 @@ def test_a_sharp_kernel_takes_the_road_the_cpu_takes(cuda_backend, dtype):
 
 
 def test_plain_iterations_are_sinkhorns(cuda_backend, monkeypatch):
-    monkeypatch.setattr("geowidth.ops.entropic_kernels.ANDERSON_MEMORY", 0)
+    monkeypatch.setattr("geowidth.ops.transport.steps.ANDERSON_MEMORY", 0)
     x, r, s, a, b = problem(17, 29, torch.float64)
     for most in (1, 2, 5):
         ours, theirs = (solved(step(r, s, a, b, 1), x, 1.0, most=most) for step in (CudaStep, NativeStep))
