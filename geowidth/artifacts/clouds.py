@@ -78,6 +78,10 @@ class Clouds:
             rest["precision"] = facts.get("precision")  # files of earlier versions lack it
             rest["experts"] = tuple((int(total), int(active)) for total, active in facts.get("experts", ()))
             found = cls(**tensors, widths=tuple(facts["widths"]), **rest)
+        except UserError as error:
+            raise UserError(
+                f"{path} holds clouds whose parts do not fit each other ({error}); capture them again"
+            ) from error
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{path} holds no GeoWidth clouds; make some with geowidth measure --save-clouds FILE"

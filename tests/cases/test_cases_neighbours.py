@@ -6,8 +6,8 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
-from geowidth.arrays import gromov_command
 
+from geowidth.cli import gromov as gromov_command
 from geowidth.errors import UserError
 from geowidth.geometry import GEOMETRIES, paired_distances, poincare_distance, reference_distances
 from geowidth.measure import Clouds, MeasureSettings, measure_clouds
