@@ -10,7 +10,8 @@ import torch
 from geowidth import cli
 from geowidth.errors import UserError
 from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
-from geowidth.ops.gromov.reference import energy_reference, entropic_objective_reference
+from geowidth.ops.entropic.reference import entropic_objective_reference
+from geowidth.ops.gromov.reference import energy_reference
 from geowidth.ops.transport.operation import sinkhorn
 
 BACKENDS = ("native", "torch")

@@ -11,8 +11,8 @@ from scipy.optimize import linear_sum_assignment
 from geowidth import _native
 from geowidth.errors import UserError
 from geowidth.ops.gromov.descent import Problem
-from geowidth.ops.gromov.kernels import TorchKernels
 from geowidth.ops.gromov.operation import gromov_wasserstein
+from geowidth.ops.gromov.torch import TorchKernels
 from geowidth.ops.linear_assignment.operation import assignment
 
 BACKENDS = ("native", "torch")

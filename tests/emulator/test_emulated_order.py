@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from geowidth.ops.gromov.cuda import CudaKernels, symmetry_facts
+from geowidth.ops.costs import symmetry_facts
+from geowidth.ops.gromov.cuda import CudaKernels
 from geowidth.ops.transport.steps import CudaStep
 
 SEEDS = range(3)

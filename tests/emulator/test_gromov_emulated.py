@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from geowidth.ops.gromov import inputs as gromov_inputs
+from geowidth.ops import costs
+from geowidth.ops.costs import symmetry_facts
 from geowidth.ops.gromov.bound import lower_bound, lower_bound_on_device
-from geowidth.ops.gromov.cuda import CudaKernels, symmetry_facts
-from geowidth.ops.gromov.kernels import centred
+from geowidth.ops.gromov.cuda import CudaKernels
 from geowidth.ops.gromov.operation import GROMOV_WASSERSTEIN, gromov_wasserstein
+from geowidth.ops.gromov.pieces import centred
 from geowidth.ops.linear_assignment.operation import ASSIGNMENT, assignment, certificate
 
 pytestmark = pytest.mark.usefixtures("cuda_backend")
@@ -255,16 +256,16 @@ def test_the_lower_bound_on_a_device_is_the_cpus(n, dtype):
 
 
 def test_faults_are_told_from_few_numbers(monkeypatch):
-    monkeypatch.setattr(gromov_inputs.cuda_support, "why_not", lambda **_: None)
+    monkeypatch.setattr(costs.cuda_support, "why_not", lambda **_: None)
     c1, c2 = clouds(37, dtype=torch.float32)
     for kernel in (True, False):
         if not kernel:
-            monkeypatch.setattr(gromov_inputs.cuda_support, "why_not", lambda **_: "no GPU")
-        assert gromov_inputs._in_order_on_device(c1, c2, c1[:5, :5])
+            monkeypatch.setattr(costs.cuda_support, "why_not", lambda **_: "no GPU")
+        assert costs._in_order_on_device(c1, c2, c1[:5, :5])
         for bad in (math.nan, math.inf, 9.0):
             wrong = c1.clone()
             wrong[4, 9] = bad
-            assert not gromov_inputs._in_order_on_device(c2, wrong)
+            assert not costs._in_order_on_device(c2, wrong)
         nearly = c1.clone()
         nearly[3, 5] *= 1 + 1e-6
-        assert gromov_inputs._in_order_on_device(nearly, c2)
+        assert costs._in_order_on_device(nearly, c2)

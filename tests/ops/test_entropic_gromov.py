@@ -9,7 +9,8 @@ import torch
 
 from geowidth.errors import UserError
 from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
-from geowidth.ops.gromov.reference import energy_reference, entropic_gromov_reference, entropic_objective_reference
+from geowidth.ops.entropic.reference import entropic_gromov_reference, entropic_objective_reference
+from geowidth.ops.gromov.reference import energy_reference
 from geowidth.ops.transport.operation import sinkhorn
 
 PLACES = [("cpu", "native"), ("cpu", "torch")]  # devices and backends

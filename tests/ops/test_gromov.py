@@ -209,7 +209,7 @@ def test_dtypes_and_strides():
 
 
 def test_thread_count_changes_no_bit_of_the_native_sums():
-    from geowidth.ops.gromov.kernels import NativeKernels
+    from geowidth.ops.gromov.native import NativeKernels
 
     c1, c2 = clouds(101)
     order = torch.randperm(101)
@@ -241,7 +241,8 @@ def test_the_own_product(n):
 
 
 def test_either_product_gives_the_same_result(monkeypatch):
-    from geowidth.ops.gromov.kernels import NativeKernels, PlainPieces
+    from geowidth.ops.gromov.native import NativeKernels
+    from geowidth.ops.gromov.pieces import PlainPieces
 
     class Always:
         def __getattr__(self, name):

@@ -16,14 +16,13 @@ from geowidth.geometry import (
     HYPERBOLIC_RADIUS,
     check_directions,
     check_radius,
-    reference_distances,
     row_norms,
     unit_scale,
 )
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
-from geowidth.ops.distances import compiled as _distances_compiled
 from geowidth.ops.distances import cuda as _distances_cuda
+from geowidth.ops.distances import native as _distances_native
 from geowidth.ops.distances import torch as _distances_torch
 from geowidth.ops.distances import triton as _distances_triton
 from geowidth.ops.threads import thread_count
@@ -68,11 +67,6 @@ def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, b
         return _into(out, x, y, names, single, radius, backend, threads)
     matrices = _compute(x, y, names, radius, backend, threads)
     return matrices[0] if single else dict(zip(names, matrices, strict=True))
-
-
-def pairwise_distances_reference(x, y=None, geometry="raw", radius=HYPERBOLIC_RADIUS):
-    """The float64 oracle: `geowidth.geometry.reference_distances`."""
-    return reference_distances(x, y, geometry, radius)
 
 
 def _names(geometry):
@@ -258,7 +252,7 @@ _backward_op.register_autograd(_refuse_double_backward)
 OPERATION = Operation(
     "pairwise_distances",
     [
-        Backend("native", ("cpu",), _distances_compiled.run, why_not_native),
+        Backend("native", ("cpu",), _distances_native.run, why_not_native),
         Backend("cuda", ("cuda",), _distances_cuda.run, cuda_support.why_not),
         Backend("triton", ("cuda",), _distances_triton.run, triton_support.why_not_cuda),
         Backend("triton", ("cpu",), _distances_triton.run, triton_support.why_not_cpu),

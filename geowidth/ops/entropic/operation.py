@@ -15,11 +15,11 @@ import torch
 from geowidth.errors import MOST, UserError, positive, whole
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
+from geowidth.ops.costs import cost_pair, weights
 from geowidth.ops.entropic.descent import RANK, SMALL, Problem, Side, exponent_of
 from geowidth.ops.entropic.search import Search
 from geowidth.ops.entropic.starts import named_starts
 from geowidth.ops.feed_forward.library import float32_products
-from geowidth.ops.gromov.inputs import cost_pair, weights
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transport.steps import CudaStep, NativeStep, TorchStep
 from geowidth.ops.transport.triton import TritonStep

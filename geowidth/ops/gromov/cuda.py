@@ -3,7 +3,9 @@
 import torch
 
 from geowidth.ops import backend, cuda_support
-from geowidth.ops.gromov.kernels import Centred, NativeKernels, TorchKernels, address
+from geowidth.ops.gromov.native import NativeKernels
+from geowidth.ops.gromov.pieces import Centred, address
+from geowidth.ops.gromov.torch import TorchKernels
 from geowidth.ops.linear_assignment.operation import assignment_cuda
 from geowidth.ops.transfers import Transfer
 
@@ -84,14 +86,3 @@ class CudaKernels:
 
     def _typed(self, name, tensor):
         return getattr(self.module, f"{name}_{str(tensor.dtype).removeprefix('torch.')}")
-
-
-def symmetry_facts(c):
-    """(2,) float64 on the device of c: the largest |c_ij|, infinite if any is not finite, and |c_ij - c_ji|."""
-    module = backend.cuda()[0]
-    out = c.new_empty(2 + module.tile_scratch, dtype=torch.float64)
-    with cuda_support.on_device(c):
-        getattr(module, f"symmetry_{str(c.dtype).removeprefix('torch.')}")(
-            c.data_ptr(), c.stride(0), len(c), out[2:].data_ptr(), out.data_ptr(), cuda_support.stream(c)
-        )
-    return out[:2]

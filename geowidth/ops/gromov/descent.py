@@ -1,6 +1,6 @@
 """Conditional gradients for Gromov-Wasserstein: the descent behind `geowidth.ops.gromov`, on any device.
 
-`kernels` (geowidth.ops.gromov.kernels, gromov_cuda) does what costs time; here are the steps and their decisions.
+`kernels` (geowidth.ops.gromov.native, cuda or torch) does what costs time; here are the steps and their decisions.
 """
 
 import math
@@ -8,8 +8,8 @@ import math
 import torch
 
 from geowidth.ops.gromov.bound import lower_bound, lower_bound_on_device
-from geowidth.ops.gromov.kernels import centred
 from geowidth.ops.gromov.mixture import Mixture
+from geowidth.ops.gromov.pieces import centred
 
 STARTS = ("identity", "product")
 # So many steps are plain line searches, before mixtures are re-solved: the basin reached is then the plain method's.

@@ -19,11 +19,12 @@ import torch
 from geowidth.errors import MOST, choose, choose_several, flag, positive, whole
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
+from geowidth.ops.costs import cost_pair
 from geowidth.ops.gromov.cuda import CudaKernels
 from geowidth.ops.gromov.descent import STARTS, solve
-from geowidth.ops.gromov.inputs import cost_pair
-from geowidth.ops.gromov.kernels import NativeKernels, TorchKernels
+from geowidth.ops.gromov.native import NativeKernels
 from geowidth.ops.gromov.scale import common_exponent, in_units_of, rescaled
+from geowidth.ops.gromov.torch import TorchKernels
 from geowidth.ops.threads import thread_count, torch_threads
 
 SQUARED = ("value", "identity", "gap", "identity_gap", "lower", "scale", "eccentricity", "shape")

@@ -25,33 +25,3 @@ def energy_reference(c1, c2, plan):
 def gromov_gradient_reference(c1, c2, plan):
     """Gradient of E at a coupling, up to terms constant along rows or columns: -4 c1 T c2."""
     return -4 * (c1.double() @ plan.double() @ c2.double())
-
-
-def entropic_step_reference(c1, c2, plan, eps, a, b, iterations=2000, tolerance=1e-13):
-    """The mirror step from `plan`: Sinkhorn's iterations in the log domain on the linearised cost."""
-    logs = -gromov_gradient_reference(c1, c2, plan) / eps
-    f, g = torch.zeros_like(a), torch.zeros_like(b)
-    for _ in range(iterations):
-        f = a.log() - torch.logsumexp(logs + g, 1)
-        g = b.log() - torch.logsumexp(logs + f[:, None], 0)
-        new = (logs + f[:, None] + g).exp()
-        if (new.sum(1) - a).abs().sum() < tolerance:
-            break
-    return new
-
-
-def entropic_gromov_reference(c1, c2, eps, a, b, plan, steps=500, tolerance=1e-10):
-    """Projected gradient descent in the KL geometry from `plan` until a step moves less than the tolerance."""
-    for _ in range(steps):
-        new = entropic_step_reference(c1, c2, plan, eps, a, b)
-        change = (new - plan).abs().sum().item()
-        plan = new
-        if change < tolerance:
-            break
-    return plan
-
-
-def entropic_objective_reference(c1, c2, plan, eps, a, b):
-    """E(T) + eps KL(T | a b')."""
-    ratio = plan.double() / torch.outer(a, b)
-    return energy_reference(c1, c2, plan) + eps * torch.special.xlogy(plan.double(), ratio).sum().item()

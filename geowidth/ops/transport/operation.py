@@ -15,7 +15,7 @@ from geowidth.errors import MOST, UserError, positive, whole
 from geowidth.inputs import refuse_entry
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
-from geowidth.ops.gromov.inputs import weights
+from geowidth.ops.costs import weights
 from geowidth.ops.threads import thread_count
 from geowidth.ops.transport.steps import CudaStep, NativeStep, TorchStep
 from geowidth.ops.transport.triton import TritonStep

@@ -1,4 +1,4 @@
-"""Checks of what Gromov-Wasserstein ops are given: cost matrices and weights."""
+"""Checks of what ops on costs are given: cost matrices and weights."""
 
 import torch
 
@@ -6,8 +6,7 @@ from geowidth import inputs
 from geowidth.errors import UserError
 from geowidth.inputs import numbers_on, refuse_entry, short
 from geowidth.ops import cuda_support
-from geowidth.ops.backend import native
-from geowidth.ops.gromov.cuda import symmetry_facts
+from geowidth.ops.backend import cuda, native
 
 # How far c[i, j] and c[j, i] may differ, relative to the largest entry: rounding, not another matrix.
 SYMMETRY_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -46,6 +45,17 @@ def _symmetry_facts(matrix):
         return symmetry_facts(matrix)
     worst = torch.maximum(*(matrix - matrix.T).aminmax())
     return torch.stack([matrix.abs().amax(), worst]).double()
+
+
+def symmetry_facts(c):
+    """(2,) float64 on the device of c: the largest |c_ij|, infinite if any is not finite, and |c_ij - c_ji|."""
+    module = cuda()[0]
+    out = c.new_empty(2 + module.tile_scratch, dtype=torch.float64)
+    with cuda_support.on_device(c):
+        getattr(module, f"symmetry_{str(c.dtype).removeprefix('torch.')}")(
+            c.data_ptr(), c.stride(0), len(c), out[2:].data_ptr(), out.data_ptr(), cuda_support.stream(c)
+        )
+    return out[:2]
 
 
 def _matrix(value, name):
