@@ -2,7 +2,9 @@
 #   make demo   installs into .venv and runs the whole chain on a small transformer; ends with the path of report.html
 #   make test   installs into .venv with the test extra and runs the tests
 # PYTHON=python3.12 make demo picks another interpreter (3.10 to 3.13) when .venv is first made.
+# WORKERS=4 make test runs the tests in so many processes; each takes two threads and some 2 GiB of memory.
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 RUN := $(VENV)/bin
 PIP := $(RUN)/python -m pip --disable-pip-version-check
@@ -15,7 +17,7 @@ demo: $(VENV)/.installed
 	$(RUN)/geowidth run --preset nano
 
 test: $(VENV)/.installed-test
-	$(RUN)/python -m pytest
+	$(RUN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # lm-evaluation-harness on an export; apart from the rest because of what it brings along.
 test-eval: $(VENV)/.installed-test
