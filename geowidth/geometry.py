@@ -1,4 +1,4 @@
-"""The three geometries in which work is measured, in float64: the reference that every backend is compared with.
+"""The geometries in which work is measured, in float64: the reference that every backend is compared with.
 
 With u = x/|x|, v = y/|y| and the chord c = |u - v|:
 
@@ -7,44 +7,116 @@ With u = x/|x|, v = y/|y| and the chord c = |u - v|:
     hyperbolic  d = 2 asinh(r c / (1 - r^2)): the Poincare distance (curvature -1) of r u and r v, 0 < r < 1
 
 No arccos of a clipped cosine, no arccosh, no clamped norm: those lose half the digits of small distances. Everything
-here is torch in float64, on whichever device its input is.
+here is torch in float64, on whichever device its input is. GEOMETRIES is the table of them; a module outside the
+package adds its own with `GEOMETRIES.register(Geometry(...))` (see geowidth.registry).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from geowidth.errors import UserError, choose, number
+from geowidth.errors import UserError, number, shown
 from geowidth.inputs import array, tensor
+from geowidth.registry import Registry
 
 HYPERBOLIC_RADIUS = math.tanh(1.0)
 """Radius of the sphere inside the Poincare ball on which directions are placed: the exponential map at the origin of a
 unit tangent vector has norm tanh(1) when the metric there is 2 |dx| (Ganea et al., "Hyperbolic Neural Networks")."""
+BUILT_IN = ("raw", "spherical", "hyperbolic")
+"""The geometries that compiled kernels know, in the order in which they take them, and the ones measured by default."""
+ANGLE = "spherical"
+"""The geometry whose distance is the angle itself."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a geometry is.
+    """What a geometry is, by functions of float64 tensors; `radius` is the option of that name.
 
-    name          its name in options and result files
-    directional   whether it sees only the direction of a row: then a zero row has no place in it
-    unit          the unit of its distances and of every statistic made of them
+    name             its name in options and result files
+    directional      whether it sees only the direction of a row: then a zero row has no place in it
+    unit             the unit of its distances and of every statistic made of them
+    pairwise         (x, y, radius): distances (n, m) of every row of x (n, d) to every row of y (m, d), zero for equal
+                     rows and symmetric. Rows of a directional geometry come with length 1
+    paired           (x, y, radius): distance (n,) of row i of x to row i of y, both (n, d). Default: by `pairwise`
+    from_angle       (angle, radius): the distance of two directions at an angle in [0, pi], of any shape. An increasing
+                     map with from_angle(0) = 0: the persistence diagrams of spherical distances are then mapped, and
+                     `pairwise` need not be given. For directional geometries
+    from_half_angle  (sine, same_side, radius): the same from sin(t/2), t the angle of the two lines (at most pi/2), and
+                     whether the rows point to the same side. Default: from_angle; one that keeps the digits of
+                     nearly opposite rows may be given
+    slope            (angle, radius): the derivative of from_angle; without it distances have no gradient
+    arrays           whether from_angle takes numpy arrays as well as tensors
+
+    A state that rounding moves by e is taken to change its distances by at most e (from_angle(e / norm) where that is
+    given): states closer than that are one point for persistence and dimension.
     """
 
     name: str
     directional: bool
     unit: str
+    pairwise: Callable | None = None
+    paired: Callable | None = None
+    from_angle: Callable | None = None
+    from_half_angle: Callable | None = None
+    slope: Callable | None = None
+    arrays: bool = False
+
+    def __post_init__(self):
+        if self.pairwise is None and self.from_angle is None:
+            raise UserError(f"geometry {shown(self.name)} has neither pairwise nor from_angle; give one of them")
+        if self.from_angle is not None and not self.directional:
+            raise UserError(f"geometry {shown(self.name)} has from_angle and is not directional; set directional=True")
+        if self.slope is not None and self.from_angle is None:
+            raise UserError(f"geometry {shown(self.name)} has slope without from_angle; give both, or leave slope out")
+
+    @property
+    def angular(self):
+        """Whether its distance is an increasing map of the angle."""
+        return self.from_angle is not None
+
+    def of_angle(self, angle, radius):
+        """from_angle of float64 angles: a tensor for a tensor, a numpy array (or scalar) for all else."""
+        if isinstance(angle, torch.Tensor):
+            return self._checked(self.from_angle(angle, radius), angle.shape, "from_angle")
+        if self.arrays:
+            return self.from_angle(angle, radius)
+        return self.of_angle(torch.from_numpy(np.array(angle, dtype=np.float64)), radius).numpy()
+
+    def of_half_angle(self, sine, same_side, radius):
+        """The distances at float64 (sine, same_side) as `half_angle_sine` gives them."""
+        if self.from_half_angle is not None:
+            return self.from_half_angle(sine, same_side, radius)
+        return self.of_angle(_angle(sine, same_side, radius), radius)
+
+    def between(self, x, y, radius):
+        """`pairwise` of float64 rows (those of a directional geometry have length 1), or the angle's map."""
+        if self.pairwise is None:
+            return self.of_angle(GEOMETRIES[ANGLE].between(x, y, radius), radius)
+        return self._checked(self.pairwise(x, y, radius), (len(x), len(y)), "pairwise")
+
+    def along(self, x, y, radius):
+        """`paired` of float64 rows that `between` would take."""
+        if self.paired is not None:
+            return self._checked(self.paired(x, y, radius), (len(x),), "paired")
+        blocks = zip(x.split(PAIRED_ROWS), y.split(PAIRED_ROWS), strict=True)
+        return torch.cat([self.between(a, b, radius).diagonal() for a, b in blocks])
+
+    def _checked(self, found, shape, function):
+        """What a function gave, if it is distances of that shape."""
+        good = isinstance(found, torch.Tensor) and found.dtype == torch.float64 and found.shape == torch.Size(shape)
+        if not good:
+            dtype = getattr(found, "dtype", "")
+            raise UserError(
+                f"{function} of the geometry {self.name!r} gave {shown(found)} {dtype}; needed: a float64 tensor "
+                f"{tuple(shape)}"
+            )
+        return found
 
 
-GEOMETRIES = {
-    g.name: g
-    for g in (
-        Geometry("raw", False, "length"),
-        Geometry("spherical", True, "radian"),
-        Geometry("hyperbolic", True, "hyperbolic length"),
-    )
-}
+PAIRED_ROWS = 64  # of a cloud at a time, where paired distances are the diagonal of pairwise ones
 
 
 def check_radius(radius):
@@ -66,9 +138,7 @@ def hyperbolic_from_angle(angle, radius=HYPERBOLIC_RADIUS):
     scale = 2 * chord_scale(check_radius(radius))
     if isinstance(angle, torch.Tensor):
         return 2 * torch.asinh(scale * torch.sin(tensor("angle", angle).double() / 2))
-    import numpy
-
-    return 2 * numpy.arcsinh(scale * numpy.sin(array("angle", angle).astype(numpy.float64) / 2))
+    return 2 * np.arcsinh(scale * np.sin(array("angle", angle).astype(np.float64) / 2))
 
 
 def check_directions(x, name="x"):
@@ -84,34 +154,34 @@ def check_directions(x, name="x"):
         )
 
 
+def hyperbolic_slope(angle, radius):
+    """The derivative of `hyperbolic_from_angle` at float64 tensors."""
+    scale = 2 * chord_scale(radius)
+    return scale * torch.cos(angle / 2) / torch.sqrt(1 + (scale * torch.sin(angle / 2)).square())
+
+
 def reference_distances(x, y=None, geometry="raw", radius=HYPERBOLIC_RADIUS):
     """Distances of every row of `x` (n, d) to every row of `y` (m, d; `x` if None): float64 (n, m).
 
     The plain definitions on explicit differences of float64 rows, without a Gram matrix: slow, the oracle of the tests.
     Raises UserError for a zero row in a directional geometry, an unknown geometry, or a radius outside (0, 1).
     """
-    choose("geometry", geometry, GEOMETRIES)
-    scale = chord_scale(check_radius(radius))
+    geometry, radius = GEOMETRIES[geometry], check_radius(radius)
     first = tensor("x", x, ("n", "d")).double()
     second = first if y is None else tensor("y", y, ("m", "d")).double()
     if first.shape[1] != second.shape[1]:
         raise UserError(f"x is {tuple(first.shape)} and y is {tuple(second.shape)}; both need as many columns")
-    if GEOMETRIES[geometry].directional:
+    if geometry.directional:
         check_directions(first, "x")
         check_directions(second, "x" if y is None else "y")
-        units = (unit_scale(t) for t in (first, second))
-        first, second = (t / torch.linalg.vector_norm(t, dim=1, keepdim=True) for t in units)
-    rows = [_reference_row(row, second, geometry, scale) for row in first]
-    return torch.stack(rows) if rows else first.new_zeros(0, len(second))
+        first, second = unit_rows(first), unit_rows(second)
+    return geometry.between(first, second, radius)
 
 
-def _reference_row(row, others, geometry, scale):
-    chord = row_norms(row - others)
-    if geometry == "raw":
-        return chord
-    if geometry == "spherical":
-        return 2 * torch.atan2(chord, torch.linalg.vector_norm(row + others, dim=1))
-    return 2 * torch.asinh(scale * chord)
+def unit_rows(x):
+    """Rows of float64 `x` (n, d), none of them zero, brought to length 1."""
+    scaled = unit_scale(x)
+    return scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
 
 
 def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
@@ -121,27 +191,79 @@ def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
     that changes its states by one part in 10^9 still has the right shift). Raises UserError as `reference_distances`
     does.
     """
-    choose("geometry", geometry, GEOMETRIES)
-    scale = chord_scale(check_radius(radius))
+    geometry, radius = GEOMETRIES[geometry], check_radius(radius)
     x, y = tensor("x", x).double(), tensor("y", y).double()
     if x.shape != y.shape or x.ndim != 2:
         raise UserError(f"x and y have shapes {tuple(x.shape)} and {tuple(y.shape)}; rows need equal ones (n, d)")
-    if geometry == "raw":
-        return row_norms(x - y)
+    if not geometry.directional:
+        return geometry.along(x, y, radius)
     check_directions(x, "x")
     check_directions(y, "y")
-    sine, same_side = half_angle_sine(x, y)
-    return distance_from_half_angle(sine, same_side, geometry, scale)
+    if geometry.angular:
+        return geometry.of_half_angle(*half_angle_sine(x, y), radius)
+    return geometry.along(unit_rows(x), unit_rows(y), radius)
 
 
-def distance_from_half_angle(sine, same_side, geometry, scale):
-    """Spherical or hyperbolic distance from sin(t/2), t the angle of the two lines (at most pi/2), and whether the rows
-    point to the same side: sin(t/2) keeps all digits of small angles and of nearly opposite ones."""
-    if geometry == "spherical":
-        angle = 2 * torch.asin(sine)
-        return torch.where(same_side, angle, math.pi - angle)
+def _by_rows(distance):
+    """A `pairwise` function that takes one row of x at a time: distance(row, y, radius) gives (m,)."""
+
+    def pairwise(x, y, radius):
+        rows = [distance(row, y, radius) for row in x]
+        return torch.stack(rows) if rows else x.new_zeros(0, len(y))
+
+    return pairwise
+
+
+def _raw(row, others, _):
+    return row_norms(row - others)
+
+
+def _spherical(row, others, _):
+    return 2 * torch.atan2(row_norms(row - others), torch.linalg.vector_norm(row + others, dim=1))
+
+
+def _hyperbolic(row, others, radius):
+    return 2 * torch.asinh(chord_scale(radius) * row_norms(row - others))
+
+
+def _angle(sine, same_side, _):
+    """The angle by sin(t/2): that keeps all digits of small angles and of nearly opposite ones."""
+    angle = 2 * torch.asin(sine)
+    return torch.where(same_side, angle, math.pi - angle)
+
+
+def _hyperbolic_from_half_angle(sine, same_side, radius):
     half_chord = torch.where(same_side, sine, torch.sqrt((1 - sine) * (1 + sine)))
-    return 2 * torch.asinh(2 * scale * half_chord)
+    return 2 * torch.asinh(2 * chord_scale(radius) * half_chord)
+
+
+GEOMETRIES = Registry(
+    "geometry",
+    Geometry,
+    [
+        Geometry("raw", False, "length", _by_rows(_raw), lambda x, y, _: row_norms(x - y)),
+        Geometry(
+            "spherical",
+            True,
+            "radian",
+            _by_rows(_spherical),
+            from_angle=lambda angle, _: angle,
+            from_half_angle=_angle,
+            slope=lambda angle, _: torch.ones_like(angle),
+            arrays=True,
+        ),
+        Geometry(
+            "hyperbolic",
+            True,
+            "hyperbolic length",
+            _by_rows(_hyperbolic),
+            from_angle=hyperbolic_from_angle,
+            from_half_angle=_hyperbolic_from_half_angle,
+            slope=hyperbolic_slope,
+            arrays=True,
+        ),
+    ],
+)
 
 
 def half_angle_sine(x, y):

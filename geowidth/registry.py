@@ -62,7 +62,9 @@ class Registry(Mapping):
         return isinstance(name, str) and name in self._items
 
     def get(self, name, default=None):
-        return self[name] if name in self else default
+        if name not in self:
+            return default
+        return self[name]
 
     def __iter__(self):
         load_extensions()

@@ -41,7 +41,7 @@ from functools import cache
 import torch
 
 from geowidth.errors import UserError
-from geowidth.geometry import GEOMETRIES, check_directions, chord_scale
+from geowidth.geometry import BUILT_IN, GEOMETRIES, check_directions, chord_scale
 from geowidth.ops import backend, cuda_support
 from geowidth.ops.distances.torch import NEAR
 
@@ -275,7 +275,7 @@ def _fill(matrices, names, radius, clouds, plan, panel):
         row=panel.row,
         end=panel.end,
         column=panel.column,
-        out=[matrices[names.index(g)].data_ptr() if g in names else 0 for g in GEOMETRIES],
+        out=[matrices[names.index(g)].data_ptr() if g in names else 0 for g in BUILT_IN],
         scale=chord_scale(radius),
         near=plan.near,
     )

@@ -1,6 +1,6 @@
 """The call of the compiled CPU distance kernel: contiguous rows, addresses and sizes, nothing checked here."""
 
-from geowidth.geometry import GEOMETRIES, chord_scale
+from geowidth.geometry import BUILT_IN, chord_scale
 from geowidth.ops import backend
 from geowidth.ops.distances.torch import NEAR
 
@@ -10,7 +10,7 @@ def run(x, y, names, radius, threads):
     x, y = x.detach().contiguous(), None if y is None else y.detach().contiguous()
     other = x if y is None else y
     matrices = [x.new_empty(len(x), len(other)) for _ in names]
-    out = [matrices[names.index(g)].data_ptr() if g in names else 0 for g in GEOMETRIES]
+    out = [matrices[names.index(g)].data_ptr() if g in names else 0 for g in BUILT_IN]
     dtype = str(x.dtype).removeprefix("torch.")
     getattr(backend.native()[0], f"distances_{dtype}")(
         x=x.data_ptr(),

@@ -12,11 +12,11 @@ import torch
 from geowidth import inputs
 from geowidth.errors import UserError, choose, choose_several
 from geowidth.geometry import (
+    BUILT_IN,
     GEOMETRIES,
     HYPERBOLIC_RADIUS,
     check_directions,
     check_radius,
-    row_norms,
     unit_scale,
 )
 from geowidth.ops import cuda_support, triton_support
@@ -92,6 +92,8 @@ def _compute(x, y, names, radius, backend, threads):
     """List of matrices, one a name: through the custom op where a graph or a gradient is recorded, else directly, since
     the first call of any custom op loads torch's compiler, a second of waiting."""
     tracked = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, y))
+    if tracked:
+        _distances_torch.check_differentiable(names)
     special = type(x) is not torch.Tensor or torch._C._are_functorch_transforms_active()
     if tracked or torch.compiler.is_compiling() or special:
         return torch.ops.geowidth.pairwise_distances(x, y, ",".join(names), radius, backend, threads)
@@ -154,9 +156,22 @@ def _op(
 
 
 def _run(x, y, names, radius, backend, threads):
-    """The matrices. What the machine decides, backend and threads (None: torch's), is asked here, never in a graph."""
-    chosen = OPERATION.choose(x.device.type, backend, dtype=x.dtype)
-    run, threads = chosen.run, torch.get_num_threads() if threads is None else threads
+    """The matrices. What the machine decides, backend and threads (None: torch's), is asked here, never in a graph.
+
+    Geometries of the package are served together; one from outside by itself, by whichever backend can.
+    """
+    threads, found = torch.get_num_threads() if threads is None else threads, {}
+    together = [name for name in names if name in BUILT_IN]
+    for group in [together, *([name] for name in names if name not in BUILT_IN)]:
+        if group:
+            chosen = OPERATION.choose(x.device.type, backend, dtype=x.dtype, geometries=tuple(group))
+            found |= zip(group, _run_group(chosen, x, y, group, radius, threads), strict=True)
+    return [found[name] for name in names]
+
+
+def _run_group(chosen, x, y, names, radius, threads):
+    """The matrices of geometries that one backend serves."""
+    run = chosen.run
     if chosen.name == "cuda":  # takes every dtype, and looks for zero rows while it reads them
         _distances_cuda.refuse_capture(x, names)
     else:
@@ -170,6 +185,18 @@ def _run(x, y, names, radius, backend, threads):
     return run(x, y, names, radius, threads)
 
 
+def _compiled(why_not):
+    """The `why_not` of a backend whose kernels know the geometries of the package and no other."""
+
+    def answer(geometries=(), **request):
+        others = ", ".join(name for name in geometries if name not in BUILT_IN)
+        if others:
+            return f"its kernels are for {', '.join(BUILT_IN)} only, not for {others}; use backend 'torch'"
+        return why_not(**request)
+
+    return answer
+
+
 def _extreme(x):
     """(n, 1) mask of rows whose squares would overflow, or vanish."""
     if x.shape[1] == 0:
@@ -181,18 +208,19 @@ def _extreme(x):
 def _run_scaled(run, x, y, name, radius, threads):
     """One matrix where some rows are extreme: those are scaled one by one with exact powers of two, the others are left
     alone, so that a pair's result still depends on nothing else."""
-    if GEOMETRIES[name].directional:
+    geometry = GEOMETRIES[name]
+    if geometry.directional:
         x, y = (None if t is None else torch.where(_extreme(t), unit_scale(t), t) for t in (x, y))
         return run(x, y, [name], radius, threads)[0]
     matrix = run(x, y, [name], radius, threads)[0]
     other = x if y is None else y
     for i in _extreme(x)[:, 0].nonzero()[:, 0].tolist():
-        matrix[i] = row_norms(x[i] - other)
+        matrix[i] = geometry.between(x[i : i + 1], other, radius)[0]
         if y is None:
             matrix[:, i] = matrix[i]
     if y is not None:
         for j in _extreme(y)[:, 0].nonzero()[:, 0].tolist():
-            matrix[:, j] = row_norms(x - y[j])
+            matrix[:, j] = geometry.between(y[j : j + 1], x, radius)[0]
     return matrix
 
 
@@ -214,6 +242,7 @@ def _backward_op(
     threads: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     names = geometries.split(",")
+    _distances_torch.check_differentiable(names)
     wide_x, wide_y = x.double(), None if y is None else y.double()
     needed = [name for name in ("raw",) if name in names] + (["spherical"] if set(names) - {"raw"} else [])
     distances = dict(zip(needed, _op(wide_x, wide_y, ",".join(needed), radius, backend, threads), strict=True))
@@ -252,10 +281,10 @@ _backward_op.register_autograd(_refuse_double_backward)
 OPERATION = Operation(
     "pairwise_distances",
     [
-        Backend("native", ("cpu",), _distances_native.run, why_not_native),
-        Backend("cuda", ("cuda",), _distances_cuda.run, cuda_support.why_not),
-        Backend("triton", ("cuda",), _distances_triton.run, triton_support.why_not_cuda),
-        Backend("triton", ("cpu",), _distances_triton.run, triton_support.why_not_cpu),
+        Backend("native", ("cpu",), _distances_native.run, _compiled(why_not_native)),
+        Backend("cuda", ("cuda",), _distances_cuda.run, _compiled(cuda_support.why_not)),
+        Backend("triton", ("cuda",), _distances_triton.run, _compiled(triton_support.why_not_cuda)),
+        Backend("triton", ("cpu",), _distances_triton.run, _compiled(triton_support.why_not_cpu)),
         Backend("torch", ("cpu", "cuda"), _distances_torch.run),
     ],
 )

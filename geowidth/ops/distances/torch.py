@@ -5,7 +5,8 @@ Both take a float64 Gram matrix and, for the few pairs too close (or too nearly 
 
 import torch
 
-from geowidth.geometry import chord_scale, distance_from_half_angle, half_angle_sine, residual_terms
+from geowidth.errors import UserError
+from geowidth.geometry import GEOMETRIES, half_angle_sine, residual_terms, unit_rows
 
 ROWS = 512  # rows of the Gram matrix held at a time
 PAIRS = 4096  # raw row pairs refined at a time
@@ -47,11 +48,21 @@ def _block(x, y, names, radius, near):
         for r, c in zip(rows.split(PAIRS), columns.split(PAIRS), strict=True):
             square[r, c] = (x[r] - y[c]).square().sum(1)
         parts["raw"] = torch.sqrt(square)
-    if names != ["raw"]:
+    angular = [name for name in names if GEOMETRIES[name].angular]
+    if angular:
         sine, same_side = _half_angles(x, y, gram * (square_x.rsqrt() * square_y.rsqrt()), near)
-        for name in set(names) - {"raw"}:
-            parts[name] = distance_from_half_angle(sine, same_side, name, chord_scale(radius))
+        parts |= {name: GEOMETRIES[name].of_half_angle(sine, same_side, radius) for name in angular}
+    for name in names:
+        if name not in parts:
+            parts[name] = _by_definition(x, y, GEOMETRIES[name], radius)
     return [parts[name] for name in names]
+
+
+def _by_definition(x, y, geometry, radius):
+    """The distances of a geometry that is known by its own function alone."""
+    if geometry.directional:
+        x, y = unit_rows(x), unit_rows(y)
+    return geometry.between(x, y, radius)
 
 
 def _half_angles(x, y, cosine, near):
@@ -74,10 +85,20 @@ def gradient(grads, x, y, names, radius, distances):
     gx, gy = torch.zeros_like(x), torch.zeros_like(other)
     by_name = {name: g.double() for name, g in zip(names, grads, strict=True) if g is not None}
     if "raw" in by_name:
-        _add_raw(by_name["raw"], x, other, distances["raw"], gx, gy)
-    if set(by_name) - {"raw"}:
+        _add_raw(by_name.pop("raw"), x, other, distances["raw"], gx, gy)
+    if by_name:
         _add_angular(_angle_weight(by_name, distances["spherical"], radius), x, other, distances["spherical"], gx, gy)
     return (gx + gy, None) if y is None else (gx, gy)
+
+
+def check_differentiable(names):
+    """Refuse a geometry whose gradient nobody knows: neither raw nor one that gives its slope over the angle."""
+    for name in names:
+        if name != "raw" and GEOMETRIES[name].slope is None:
+            raise UserError(
+                f"distances of the geometry {name!r} have no gradient here (it gives no slope); call under "
+                "torch.no_grad(), detach the rows, or differentiate geowidth.geometry.reference_distances"
+            )
 
 
 def _add_raw(grad, x, y, distance, gx, gy):
@@ -94,13 +115,9 @@ def _add_raw(grad, x, y, distance, gx, gy):
 
 
 def _angle_weight(by_name, angle, radius):
-    """Derivative of the objective by the angle: d asinh chain rule for the hyperbolic part."""
-    total = by_name.get("spherical", 0)
-    if "hyperbolic" in by_name:
-        scale = 2 * chord_scale(radius)
-        slope = scale * torch.cos(angle / 2) / torch.sqrt(1 + (scale * torch.sin(angle / 2)).square())
-        total = total + by_name["hyperbolic"] * slope
-    return total
+    """Derivative of the objective by the angle, by the chain rule."""
+    weights = [grad * GEOMETRIES[name].slope(angle, radius) for name, grad in by_name.items()]
+    return sum(weights[1:], weights[0])
 
 
 def _add_angular(grad, x, y, angle, gx, gy):
