@@ -5,8 +5,8 @@ from functools import partial
 import torch
 
 from benchmarks.device_stages.session import median, poison, race
+from geowidth.ops.transport.cuda import CudaStep
 from geowidth.ops.transport.operation import sinkhorn
-from geowidth.ops.transport.steps import CudaStep
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # on sum |plan - plan|, plans summing to 1
 GOAL = 0.7  # of the copy's bytes a second, with the kernel in device memory

@@ -8,7 +8,7 @@ import torch
 
 from geowidth.ops.costs import symmetry_facts
 from geowidth.ops.gromov.cuda import CudaKernels
-from geowidth.ops.transport.steps import CudaStep
+from geowidth.ops.transport.cuda import CudaStep
 
 SEEDS = range(3)
 

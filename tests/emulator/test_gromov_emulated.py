@@ -1,7 +1,6 @@
 """The CUDA kernels of Gromov-Wasserstein and the glue around them, run on the CPU: against plain float64, and against
 the compiled CPU backend."""
 
-import importlib
 import math
 
 import numpy as np
@@ -14,7 +13,8 @@ from geowidth.ops.gromov.bound import lower_bound, lower_bound_on_device
 from geowidth.ops.gromov.cuda import CudaKernels
 from geowidth.ops.gromov.operation import GROMOV_WASSERSTEIN, gromov_wasserstein
 from geowidth.ops.gromov.pieces import centred
-from geowidth.ops.linear_assignment.operation import ASSIGNMENT, assignment, certificate
+from geowidth.ops.linear_assignment.cuda import certificate
+from geowidth.ops.linear_assignment.operation import ASSIGNMENT, assignment
 
 pytestmark = pytest.mark.usefixtures("cuda_backend")
 SIZES = (1, 2, 7, 31, 67, 131)
@@ -218,8 +218,8 @@ def test_relabelled_clouds_are_found(cuda_backend):
 
 
 def test_a_stationary_identity_never_leaves_the_device(monkeypatch):
-    module = importlib.import_module("geowidth.ops.linear_assignment")  # geowidth.ops.linear_assignment is the function
-    monkeypatch.setattr(module, "assignment_on_host", lambda *_: pytest.fail("the costs were copied"))
+    target = "geowidth.ops.linear_assignment.cuda.assignment_on_host"
+    monkeypatch.setattr(target, lambda *_: pytest.fail("the costs were copied"))
     c1, c2 = clouds(67, noise=0.02, d=2)
     found = on_gpu(GROMOV_WASSERSTEIN)(c1, c2, 1e-6, "auto", 500, False, 1)
     assert found.converged and found.moved == 0 and found.iterations == 1

@@ -7,8 +7,10 @@ import torch
 
 from geowidth.ops.backend import Backend
 from geowidth.ops.entropic.operation import ENTROPIC_GROMOV_WASSERSTEIN, entropic_gromov_wasserstein
+from geowidth.ops.transport.cuda import CudaStep
+from geowidth.ops.transport.native import NativeStep
 from geowidth.ops.transport.operation import SINKHORN, sinkhorn
-from geowidth.ops.transport.steps import CudaStep, NativeStep, TorchStep
+from geowidth.ops.transport.torch import TorchStep
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-11}
 CLOSE = {torch.float32: 2e-5, torch.float64: 1e-10}
@@ -131,7 +133,8 @@ def test_a_sharp_kernel_takes_the_road_the_cpu_takes(cuda_backend, dtype):
 
 
 def test_plain_iterations_are_sinkhorns(cuda_backend, monkeypatch):
-    monkeypatch.setattr("geowidth.ops.transport.steps.ANDERSON_MEMORY", 0)
+    for backend in ("native", "cuda"):
+        monkeypatch.setattr(f"geowidth.ops.transport.{backend}.ANDERSON_MEMORY", 0)
     x, r, s, a, b = problem(17, 29, torch.float64)
     for most in (1, 2, 5):
         ours, theirs = (solved(step(r, s, a, b, 1), x, 1.0, most=most) for step in (CudaStep, NativeStep))

@@ -23,7 +23,7 @@ from geowidth.ops.distances.torch import NEAR  # noqa: E402
 from geowidth.ops.entropic.operation import entropic_gromov_wasserstein  # noqa: E402
 from geowidth.ops.transport import triton as entropic_triton  # noqa: E402
 from geowidth.ops.transport.operation import sinkhorn as optimal_transport  # noqa: E402
-from geowidth.ops.transport.steps import TorchStep  # noqa: E402
+from geowidth.ops.transport.torch import TorchStep  # noqa: E402
 
 # numpy, which stands in for the GPU, reports what a GPU does silently with numbers that nobody reads.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")

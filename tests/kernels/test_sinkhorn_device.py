@@ -6,7 +6,8 @@ import torch
 from geowidth.ops import cuda_support
 from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
 from geowidth.ops.feed_forward.library import matmul_switch
-from geowidth.ops.transport.steps import CudaStep, TorchStep
+from geowidth.ops.transport.cuda import CudaStep
+from geowidth.ops.transport.torch import TorchStep
 
 DEVICE = "cuda"
 CLOSE = {torch.float32: 5e-5, torch.float64: 1e-10}

@@ -6,7 +6,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from geowidth.errors import UserError
-from geowidth.ops.linear_assignment.operation import AssignmentResult, assignment
+from geowidth.ops.linear_assignment.operation import assignment
+from geowidth.ops.linear_assignment.result import AssignmentResult
 
 BACKENDS = ("native", "torch")
 SIZES = (1, 2, 3, 5, 7, 8, 9, 17, 31, 64, 97)

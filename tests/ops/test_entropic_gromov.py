@@ -186,7 +186,7 @@ def test_relabelling_one_side_relabels_the_plan():
 
 
 def test_nothing_is_random_and_thread_count_changes_no_bit_of_the_native_step():
-    from geowidth.ops.transport.steps import NativeStep
+    from geowidth.ops.transport.native import NativeStep
 
     torch.manual_seed(0)
     before = torch.get_rng_state()

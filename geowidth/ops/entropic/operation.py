@@ -21,7 +21,9 @@ from geowidth.ops.entropic.search import Search
 from geowidth.ops.entropic.starts import named_starts
 from geowidth.ops.feed_forward.library import float32_products
 from geowidth.ops.threads import thread_count, torch_threads
-from geowidth.ops.transport.steps import CudaStep, NativeStep, TorchStep
+from geowidth.ops.transport.cuda import CudaStep
+from geowidth.ops.transport.native import NativeStep
+from geowidth.ops.transport.torch import TorchStep
 from geowidth.ops.transport.triton import TritonStep
 
 DOUBLE_BELOW = 1e-3  # eps_rel under which float32 exponents lose too many digits

@@ -3,19 +3,12 @@
 import torch
 
 from geowidth.ops.gromov.reference import energy_reference, gromov_gradient_reference
+from geowidth.ops.transport.reference import sinkhorn_reference
 
 
 def entropic_step_reference(c1, c2, plan, eps, a, b, iterations=2000, tolerance=1e-13):
     """The mirror step from `plan`: Sinkhorn's iterations in the log domain on the linearised cost."""
-    logs = -gromov_gradient_reference(c1, c2, plan) / eps
-    f, g = torch.zeros_like(a), torch.zeros_like(b)
-    for _ in range(iterations):
-        f = a.log() - torch.logsumexp(logs + g, 1)
-        g = b.log() - torch.logsumexp(logs + f[:, None], 0)
-        new = (logs + f[:, None] + g).exp()
-        if (new.sum(1) - a).abs().sum() < tolerance:
-            break
-    return new
+    return sinkhorn_reference(gromov_gradient_reference(c1, c2, plan), eps, a, b, iterations, tolerance)
 
 
 def entropic_gromov_reference(c1, c2, eps, a, b, plan, steps=500, tolerance=1e-10):

@@ -6,7 +6,7 @@ from geowidth.ops import backend, cuda_support
 from geowidth.ops.gromov.native import NativeKernels
 from geowidth.ops.gromov.pieces import Centred, address
 from geowidth.ops.gromov.torch import TorchKernels
-from geowidth.ops.linear_assignment.operation import assignment_cuda
+from geowidth.ops.linear_assignment.cuda import assignment_cuda
 from geowidth.ops.transfers import Transfer
 
 

@@ -4,7 +4,7 @@ import torch
 
 from geowidth.ops.backend import native
 from geowidth.ops.gromov.pieces import PlainPieces, address
-from geowidth.ops.linear_assignment.operation import assignment_native
+from geowidth.ops.linear_assignment.native import assignment_native
 
 
 class NativeKernels(PlainPieces):

@@ -3,7 +3,8 @@
 import numpy as np
 
 from geowidth.ops.gromov.pieces import PlainPieces
-from geowidth.ops.linear_assignment.operation import assignment_on_host, assignment_reference
+from geowidth.ops.linear_assignment.host import assignment_on_host
+from geowidth.ops.linear_assignment.reference import assignment_reference
 
 
 class TorchKernels(PlainPieces):

@@ -17,7 +17,9 @@ from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.costs import weights
 from geowidth.ops.threads import thread_count
-from geowidth.ops.transport.steps import CudaStep, NativeStep, TorchStep
+from geowidth.ops.transport.cuda import CudaStep
+from geowidth.ops.transport.native import NativeStep
+from geowidth.ops.transport.torch import TorchStep
 from geowidth.ops.transport.triton import TritonStep
 
 LEAST_EPS = 1e-12  # of the cost's range

@@ -1,11 +1,11 @@
-"""The Sinkhorn step of entropic Gromov-Wasserstein by Triton kernels: see entropic_kernels.py for what a step is."""
+"""The Sinkhorn step of entropic Gromov-Wasserstein by Triton kernels, which geowidth.kernels.sinkhorn holds."""
 
 import math
 
 import torch
 
 from geowidth.ops import cuda_support, triton_support
-from geowidth.ops.transport.steps import Step
+from geowidth.ops.transport.step import Step
 
 TURNS = 8  # passes at most between two readings of the error: a reading makes the host wait for the device
 FAR = 32  # powers of two by which potentials may leave those that the kernel was formed with: what underflowed there
