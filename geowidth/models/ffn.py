@@ -7,7 +7,7 @@ from torch import nn
 
 from geowidth import memory
 from geowidth.errors import flag, whole
-from geowidth.ops.activation.operation import activation_function, is_gated_name
+from geowidth.ops.activation.functions import activation_function, is_gated_name
 from geowidth.ops.feed_forward.operation import ffn
 
 # For every parameter the names other libraries give it: (module name, whether its weight is stored [input, output]).

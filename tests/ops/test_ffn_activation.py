@@ -9,14 +9,9 @@ import torch
 
 from geowidth.errors import UserError
 from geowidth.ops import activate
-from geowidth.ops.activation.operation import (
-    ALIASES,
-    FUNCTIONS,
-    GATED_ALIASES,
-    NativeElementwise,
-    activate_reference,
-    activation_function,
-)
+from geowidth.ops.activation.functions import ALIASES, FUNCTIONS, GATED_ALIASES, activation_function
+from geowidth.ops.activation.native import NativeElementwise
+from geowidth.ops.activation.reference import activate_reference
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Rounding to the storage type, and a little for the arithmetic where that is itself the storage type.

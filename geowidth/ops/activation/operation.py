@@ -1,186 +1,15 @@
-"""Activations of feed-forward layers: their names, their formulas, and the elementwise op around them.
-
-Five functions of one number; every other name is an alias of one of them. `gelu` is the exact form
-x Phi(x), `gelu_tanh` the approximation with tanh (Hendrycks and Gimpel 2016): they differ from the fourth digit on, so
-no name ever stands for both. Names ending in GLU (Shazeer 2020) say that a gate is there; plain names work with and
-without one, as they do in Hugging Face configs, where `hidden_act="silu"` of a gated layer means SwiGLU.
-"""
-
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+"""The elementwise op of feed-forward layers: act(gate) * up, or act(up), on several backends, with its gradient."""
 
 import torch
-from torch.nn import functional
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError
 from geowidth.inputs import floating
 from geowidth.ops import triton_support
-from geowidth.ops.backend import Backend, Operation, native, why_not_native
-
-# Numbered as `Scalar` in csrc/cpu/ffn_activation.h.
-SCALARS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-
-
-def _gelu_tanh(x):
-    return functional.gelu(x, approximate="tanh")
-
-
-def _relu2(x):
-    return functional.relu(x).square()
-
-
-@dataclass(frozen=True)
-class ActivationFunction:
-    """One function of one number: its name, its number in the kernels, plain torch, and the derivative."""
-
-    name: str
-    code: int  # as `Activation` in csrc/cpu/ffn_activation.h and kernels/triton/pointwise.py
-    apply: Callable
-    slope: Callable
-
-
-def _silu_slope(x):
-    s = torch.sigmoid(x)
-    return s * (1 + x * (1 - s))
-
-
-def _gelu_slope(x):
-    return 0.5 * torch.special.erfc(-x * math.sqrt(0.5)) + x * torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-
-
-def _gelu_tanh_slope(x):
-    scale = math.sqrt(2 / math.pi)
-    t = torch.tanh(scale * (x + 0.044715 * x**3))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * scale * (1 + 3 * 0.044715 * x * x)
-
-
-FUNCTIONS = {
-    function.name: function
-    for function in (
-        ActivationFunction("silu", 0, functional.silu, _silu_slope),
-        ActivationFunction("gelu", 1, functional.gelu, _gelu_slope),
-        ActivationFunction("gelu_tanh", 2, _gelu_tanh, _gelu_tanh_slope),
-        ActivationFunction("relu", 3, functional.relu, lambda x: (x > 0).to(x.dtype)),
-        ActivationFunction("relu2", 4, _relu2, lambda x: 2 * functional.relu(x)),
-    )
-}
-
-# Every accepted name -> the function it means.
-ALIASES = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-    "relu_squared": "relu2",
-}
-GATED_ALIASES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
-NAMES = GATED_ALIASES | ALIASES
-
-
-def is_gated_name(name):
-    """Whether the name alone says that a gate is there ("swiglu", "geglu", "geglu_tanh", "reglu")."""
-    return isinstance(name, str) and name in GATED_ALIASES
-
-
-def activation_function(name, gated):
-    """The ActivationFunction that `name` means.
-
-    name: any of the names above. gated: whether there is a gate; a GLU name without one raises UserError, as does an
-    unknown name, listing the choices.
-    """
-    if not isinstance(name, str) or name not in NAMES:
-        choose("activation", name, NAMES)
-    if name in GATED_ALIASES:
-        if not gated:
-            raise UserError(
-                f"activation {name!r} needs a gate; give one, or use {GATED_ALIASES[name]!r} for a layer without"
-            )
-        return FUNCTIONS[GATED_ALIASES[name]]
-    return FUNCTIONS[ALIASES[name]]
-
-
-def activate_reference(gate, up, activation):
-    """act(gate) * up, or act(up) when gate is None, in float64 by plain torch. Shapes as in `activate`."""
-    function = activation_function(activation, gate is not None)
-    if gate is None:
-        return function.apply(up.double())
-    return function.apply(gate.double()) * up.double()
-
-
-class TorchElementwise:
-    """Plain torch on any device: computed in float32 or wider, rounded to the storage type once."""
-
-    @staticmethod
-    def forward(function, gate, up, hidden):
-        """hidden (rows, columns) = act(gate) * up, or act(up) when gate is None."""
-        wide = torch.float64 if up.dtype == torch.float64 else torch.float32
-        value = function.apply((up if gate is None else gate).to(wide))
-        hidden.copy_(value if gate is None else value * up.to(wide))
-
-    @staticmethod
-    def backward(function, gate, up, grad_hidden, grad_gate, grad_up, hidden):
-        """Fills grad_gate, grad_up and, unless None, hidden, which may be grad_hidden's own memory."""
-        wide = torch.float64 if up.dtype == torch.float64 else torch.float32
-        point, upward, gradient = (up if gate is None else gate).to(wide), up.to(wide), grad_hidden.to(wide)
-        slope = function.slope(point) * gradient
-        value = function.apply(point)
-        if gate is None:
-            grad_up.copy_(slope)
-        else:
-            grad_gate.copy_(slope * upward)
-            grad_up.copy_(gradient * value)
-            value = value * upward
-        if hidden is not None:
-            hidden.copy_(value)
-
-
-class NativeElementwise:
-    """The vectorised C++ of csrc/cpu/ffn_activation.simd.cpp on torch.get_num_threads() threads."""
-
-    @staticmethod
-    def forward(function, gate, up, hidden):
-        """As TorchElementwise.forward; every matrix has unit column stride."""
-        native()[0].ffn_activation_forward(
-            SCALARS[up.dtype], function.code, *up.shape, _place(gate), _place(up), _place(hidden),
-            torch.get_num_threads(),
-        )  # fmt: skip
-
-    @staticmethod
-    def backward(function, gate, up, grad_hidden, grad_gate, grad_up, hidden):
-        """As TorchElementwise.backward; every matrix has unit column stride."""
-        native()[0].ffn_activation_backward(
-            SCALARS[up.dtype], function.code, *up.shape, _place(gate), _place(up), _place(grad_hidden),
-            _place(grad_gate), _place(grad_up), _place(hidden), torch.get_num_threads(),
-        )  # fmt: skip
-
-
-class TritonElementwise:
-    """The Triton kernels of kernels/triton/activation.py."""
-
-    @staticmethod
-    def forward(function, gate, up, hidden):
-        """As TorchElementwise.forward; every matrix has unit column stride."""
-        from geowidth.kernels import activation
-
-        with torch.cuda.device_of(up):
-            activation.forward(function.code, gate, up, hidden)
-
-    @staticmethod
-    def backward(function, gate, up, grad_hidden, grad_gate, grad_up, hidden):
-        """As TorchElementwise.backward; every matrix has unit column stride."""
-        from geowidth.kernels import activation
-
-        with torch.cuda.device_of(up):
-            activation.backward(function.code, gate, up, grad_hidden, grad_gate, grad_up, hidden)
-
+from geowidth.ops.activation.functions import activation_function
+from geowidth.ops.activation.native import NativeElementwise
+from geowidth.ops.activation.torch import TorchElementwise
+from geowidth.ops.activation.triton import TritonElementwise
+from geowidth.ops.backend import Backend, Operation, why_not_native
 
 OPERATION = Operation(
     "ffn_activation",
@@ -190,11 +19,6 @@ OPERATION = Operation(
         Backend("torch", ("cpu", "cuda"), TorchElementwise),
     ],
 )
-
-
-def _place(matrix):
-    """(address, row stride) of a matrix for the native code; (0, 0) for None."""
-    return (0, 0) if matrix is None else (matrix.data_ptr(), matrix.stride(0) if matrix.shape[0] > 1 else 0)
 
 
 def as_rows(tensor):
@@ -264,9 +88,10 @@ def activate(gate, up, activation, *, backend=None):
     """act(gate) * up elementwise, or act(up) when gate is None.
 
     gate, up: (..., width), same shape, dtype (float32, float64, bfloat16 or float16) and device, any strides: the
-    halves of a `chunk(2, -1)` are read where they lie. activation: a name of this module. backend: "triton", "native"
-    or "torch"; by default the first that can. Returns a new contiguous tensor of that shape and dtype, formed in
-    float32 or wider and rounded once. Differentiable, twice too. Raises UserError for unequal or unsupported inputs.
+    halves of a `chunk(2, -1)` are read where they lie. activation: a name of geowidth.ops.activation.functions.
+    backend: "triton", "native" or "torch"; by default the first that can. Returns a new contiguous tensor of that shape
+    and dtype, formed in float32 or wider and rounded once. Differentiable, twice too. Raises UserError for unequal or
+    unsupported inputs.
     """
     activation_function(activation, gate is not None)
     OPERATION.check_name(backend)

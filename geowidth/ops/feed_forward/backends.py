@@ -3,7 +3,8 @@
 import torch
 
 from geowidth.ops import triton_support
-from geowidth.ops.activation.operation import NativeElementwise, TorchElementwise
+from geowidth.ops.activation.native import NativeElementwise
+from geowidth.ops.activation.torch import TorchElementwise
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.feed_forward import library as ffn_library
 

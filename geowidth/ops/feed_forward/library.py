@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from geowidth.ops.activation.operation import ActivationFunction
+from geowidth.ops.activation.functions import ActivationFunction
 
 # Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
 # of two-byte numbers need more, as the library lays out the weights anew at each call.

@@ -18,7 +18,8 @@ import torch
 
 from geowidth.errors import MOST, UserError, choose, whole
 from geowidth.inputs import floating
-from geowidth.ops.activation.operation import SCALARS, activation_function
+from geowidth.ops.activation.functions import activation_function
+from geowidth.ops.activation.native import SCALARS
 from geowidth.ops.backend import why_not_native
 from geowidth.ops.feed_forward import library as ffn_library
 from geowidth.ops.feed_forward.backends import OPERATION

@@ -2,7 +2,7 @@
 
 import torch
 
-from geowidth.ops.activation.operation import activation_function
+from geowidth.ops.activation.functions import activation_function
 
 
 def ffn_plain(x, gate, up, down, activation, gate_bias=None, up_bias=None, down_bias=None):
