@@ -1,57 +1,63 @@
 """The whole chain on one model size: train, measure, allocate, train the arms, compare, report. See `geowidth run`."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from geowidth import records
-from geowidth.errors import UserError, choose
+from geowidth.allocate.arms import Arm, parse_arms
+from geowidth.errors import UserError, choose, whole
+from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import duration, tell
 
 KIND, SCHEMA = "geowidth.run", 1
+LATER = {"seed": 0, "spelled": {}}  # settings that files of earlier versions lack, and what they had in their place
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One way to spend the budget: a schedule, perhaps changed by a control, made from the reference's work or not."""
+class Chain:
+    """Everything a run does. `resolve` makes one with the preset's defaults filled in and every name checked.
 
-    schedule: str
-    control: str | None = None
-    needs_work: bool = False
+    seeds   paired seeds of the trainings, one model of every arm each
+    seed    of the drawing of tokens, and of the arms' permutations where an arm has none of its own
+    """
 
-
-# The arms a run can compare. Those that need no work profile train first, beside the reference.
-ARMS = {
-    "uniform": Arm("uniform"),
-    "cosine": Arm("cosine"),
-    "geometry": Arm("geometry", needs_work=True),
-    "reversed": Arm("geometry", control="reversed", needs_work=True),
-    "permuted": Arm("geometry", control="permuted", needs_work=True),
-    "inverse": Arm("geometry", control="inverse", needs_work=True),
-    "reversed-cosine": Arm("cosine", control="reversed"),
-}
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """Everything a run does. `resolve` makes one with the preset's defaults filled in and every name checked."""
-
-    preset: str
+    preset: Preset
     corpus: str
-    arms: tuple[str, ...]
+    arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     steps: int
     tokens: int
     geometry: str
     statistic: str
+    seed: int = 0
 
     @property
     def reference(self):
         """Folder of the model that is measured, seen from the run folder."""
         return arm_folder("uniform", self.seeds[0])
 
+    @property
+    def signal(self):
+        """What schedules read from the work profile where an arm does not say it."""
+        return {"geometry": self.geometry, "statistic": self.statistic}
+
+    def signals(self):
+        """({"geometries"}, {"statistics"}), tuples: those that are always measured, then what else an arm reads."""
+        from geowidth.measure import MeasureSettings
+
+        usual = MeasureSettings()
+        read = [pair for arm in self.arms for pair in sorted(arm.signals(self.signal))]
+        geometries = dict.fromkeys([*usual.geometries, *(geometry for geometry, _ in read)])
+        statistics = dict.fromkeys([*usual.statistics, *(statistic for _, statistic in read)])
+        return {"geometries": tuple(geometries), "statistics": tuple(statistics)}
+
     def to_json(self):
-        return {"kind": KIND, "schema": SCHEMA, "settings": {**asdict(self), "reference": self.reference}}
+        names = [arm.name for arm in self.arms]
+        spelled = {arm.name: arm.text for arm in self.arms if arm.name != arm.text}
+        settings = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        settings |= {"preset": self.preset.name, "arms": names, "spelled": spelled, "reference": self.reference}
+        return {"kind": KIND, "schema": SCHEMA, "settings": settings}
 
 
 def resolve(
@@ -63,55 +69,84 @@ def resolve(
     tokens=None,
     geometry="hyperbolic",
     statistic="topology",
+    seed=0,
 ):
-    """A RunPlan with the preset's defaults filled in; raises UserError for anything that cannot run."""
+    """A Chain with the preset's defaults filled in; raises UserError for anything that cannot run.
+
+    arms: texts, see geowidth.allocate.arms. geometry, statistic: the signal that arms with measured widths read.
+    """
     from geowidth.geometry import GEOMETRIES
-    from geowidth.measure import DEFAULT_STATISTICS
-    from geowidth.models.presets import preset_named
+    from geowidth.measure import STATISTICS
 
     chosen = preset_named(preset)
-    arms = tuple(arms or chosen.run.arms)
-    for arm in arms:
-        choose("arm", arm, list(ARMS))
-    if "uniform" not in arms:
-        raise UserError(f"arms are {' '.join(arms)}; uniform must be among them: it is the reference")
-    seeds = tuple(chosen.run.seeds if seeds is None else seeds)
-    for what, values in (("arms", arms), ("seeds", seeds)):
-        if len(set(values)) != len(values):
-            raise UserError(f"{what} are {' '.join(map(str, values))}; each may stand there once")
-    if any(seed < 0 for seed in seeds):
-        raise UserError(f"seeds are {' '.join(map(str, seeds))}; allowed: whole numbers from 0 up")
-    steps = chosen.training.steps if steps is None else steps
-    tokens = chosen.run.measured_tokens if tokens is None else tokens
-    if steps < 1 or tokens < 4:
-        raise UserError(f"steps is {steps} and tokens is {tokens}; at least 1 step and 4 tokens are needed")
+    arms = parse_arms(arms or chosen.run.arms)
+    if "uniform" not in [arm.text for arm in arms]:
+        named = " ".join(arm.text for arm in arms)
+        raise UserError(f"arms are {named}; uniform must be among them: it is the reference")
+    seeds = tuple(whole("a seed", seed, 0) for seed in (chosen.run.seeds if seeds is None else seeds))
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise UserError(f"seeds are {' '.join(map(str, seeds))}; name at least one, each once")
+    steps = whole("steps", chosen.training.steps if steps is None else steps, 1)
+    tokens = whole("tokens", chosen.run.measured_tokens if tokens is None else tokens, 4)
     choose("geometry", geometry, list(GEOMETRIES))
-    choose("statistic", statistic, DEFAULT_STATISTICS)
-    return RunPlan(chosen.name, str(corpus), arms, seeds, steps, tokens, geometry, statistic)
+    choose("statistic", statistic, list(STATISTICS))
+    found = Chain(
+        chosen, str(corpus), arms, seeds, steps, tokens, geometry, statistic, whole("seed", seed, 0, 2**31 - 1)
+    )
+    check_arms(found)
+    return found
 
 
-def run_chain(plan, folder, *, processes=None):
-    """Do everything `plan` says that is not done yet in `folder`; returns the path of report.html."""
+def check_arms(chain):
+    """Refuse an arm whose options its schedule cannot take, before anything is trained: each is allocated once, those
+    that need measured work with a made-up profile in which all layers do the same."""
+    from geowidth.measure import MeasureSettings
+
+    measured = chain.signals()
+    MeasureSettings(**measured)  # refuses signals that cannot be measured
+    for arm in chain.arms:
+        try:
+            found = allocate_arm(chain, arm, _level_profile(chain, measured) if arm.needs_work else None)
+            chain.preset.widths_of(found, "geowidth run")
+        except UserError as error:
+            raise UserError(f"arm {arm.text}: {error}") from error
+
+
+def _level_profile(chain, measured):
+    """A work profile in which every signal is 1 in every layer, of the preset's uniform model."""
+    from geowidth.artifacts.work_profile import WorkProfile
+    from geowidth.ops.dimension.operation import ESTIMATORS
+
+    model = chain.preset.model
+    flat = [1.0] * model.layers
+    work = {geometry: dict.fromkeys(measured["statistics"], flat) for geometry in measured["geometries"]}
+    dimension = {name: [8.0] * model.layers for name in ESTIMATORS}
+    return WorkProfile(work, dimension, model.widths, model.dimension, 3, [], {}, {})
+
+
+def run_chain(chain, folder, *, processes=None):
+    """Do everything `chain` says that is not done yet in `folder`; returns the path of report.html."""
     from geowidth.report import table, write_report
     from geowidth.train.compare import COMPARISON_FILE, compare_folders
 
     folder = Path(folder)
-    check(plan, processes)
-    record = plan.to_json() | {"environment": records.environment()}
-    records.claim_folder(folder / "settings.json", record, "a run")
+    check(chain, processes)
+    record = chain.to_json() | {"environment": records.environment()}
+    records.claim_folder(folder / "settings.json", record, "a run", LATER)
     started = time.monotonic()
-    early = [arm for arm in plan.arms if not ARMS[arm].needs_work]
-    late = [arm for arm in plan.arms if ARMS[arm].needs_work]
+    early = [arm for arm in chain.arms if not arm.needs_work]
+    late = [arm for arm in chain.arms if arm.needs_work]
     stages = 5 if late else 4
-    tell(f"[1/{stages}] train {', '.join(early)}: {len(early) * len(plan.seeds)} models of {plan.steps} steps")
-    train_arms(plan, folder, early, processes)
-    tell(f"[2/{stages}] measure {plan.reference}: nine signals of every FFN on {plan.tokens} held-out tokens")
-    measure_reference(plan, folder)
+    tell(f"[1/{stages}] train {_named(early)}: {len(early) * len(chain.seeds)} models of {chain.steps} steps")
+    train_arms(chain, folder, early, processes)
+    signals = f"{_count(chain)} signals of every FFN on {chain.tokens} held-out tokens"
+    tell(f"[2/{stages}] measure {chain.reference}: {signals}")
+    measure_reference(chain, folder)
     if late:
-        tell(f"[3/{stages}] allocate by {plan.statistic} x {plan.geometry}, then train {', '.join(late)}")
-        train_arms(plan, folder, late, processes)
+        tell(f"[3/{stages}] allocate by {chain.statistic} x {chain.geometry}, then train {_named(late)}")
+        train_arms(chain, folder, late, processes)
     tell(f"[{stages - 1}/{stages}] compare seed by seed")
-    record = compare_folders([folder / arm_folder(arm, seed) for arm in plan.arms for seed in plan.seeds])
+    record = compare_folders([folder / arm_folder(arm.name, seed) for arm in chain.arms for seed in chain.seeds])
     records.write_json(folder / COMPARISON_FILE, record)
     tell(f"[{stages}/{stages}] report")
     page = write_report(folder)
@@ -120,18 +155,17 @@ def run_chain(plan, folder, *, processes=None):
     return page
 
 
-def check(plan, processes):
+def check(chain, processes):
     """Refuse what only the corpus and this machine can tell, before anything is written."""
     from geowidth.measure import check_enough_text
-    from geowidth.models.presets import preset_named
     from geowidth.text.corpus import load_corpus, windows
     from geowidth.train.parallel import process_count
 
     process_count(processes)
-    text, context = load_corpus(plan.corpus), preset_named(plan.preset).model.context
+    text, context = load_corpus(chain.corpus), chain.preset.model.context
     for split in ("train", "validation"):
         windows(text.split(split), context, 1)
-    check_enough_text(text, context, plan.tokens)
+    check_enough_text(text, context, chain.tokens)
 
 
 def arm_folder(arm, seed):
@@ -139,50 +173,68 @@ def arm_folder(arm, seed):
     return f"arms/{arm}/seed-{seed}"
 
 
-def train_arms(plan, folder, arms, processes):
+def _named(arms):
+    return ", ".join(arm.text for arm in arms)
+
+
+def _count(chain):
+    """How many signals are measured, in a word where it is the usual number."""
+    measured = chain.signals()
+    count = len(measured["geometries"]) * len(measured["statistics"])
+    return "nine" if count == 9 else count
+
+
+def train_arms(chain, folder, arms, processes):
     """Write the schedules of `arms` and train every seed of them; finished trainings are left as they are."""
     from geowidth.train import TrainJob, train_many
 
     jobs = []
-    for seed in plan.seeds:  # seed by seed, so that an interrupted run has whole pairs
+    for seed in chain.seeds:  # seed by seed, so that an interrupted run has whole pairs
         for arm in arms:
-            widths = schedule_of(plan, folder, arm).widths
-            out = folder / arm_folder(arm, seed)
-            jobs.append(TrainJob(out, widths, seed, arm, plan.preset, plan.steps, plan.corpus))
+            widths = schedule_of(chain, folder, arm).widths
+            out = folder / arm_folder(arm.name, seed)
+            jobs.append(TrainJob(out, widths, seed, arm.name, chain.preset, chain.steps, chain.corpus))
     train_many(jobs, processes, label="train")
 
 
-def schedule_of(plan, folder, arm):
+def schedule_of(chain, folder, arm):
     """The schedule of one arm: read from the run folder, or made and written there."""
-    from geowidth.allocate import Schedule, allocate
-    from geowidth.models.presets import preset_named
+    from geowidth.allocate import Schedule
 
-    path = folder / "schedules" / f"{arm}.json"
-    preset, rule = preset_named(plan.preset), ARMS[arm]
+    path = folder / "schedules" / f"{arm.name}.json"
     if path.exists():
         schedule = Schedule.read(path)
-        preset.widths_of(schedule, "geowidth run")
-        return schedule
-    options = {"geometry": plan.geometry, "statistic": plan.statistic} if rule.schedule == "geometry" else {}
-    schedule = allocate(
-        rule.schedule,
-        control=rule.control,
+    else:
+        schedule = allocate_arm(chain, arm, folder / "work.json" if arm.needs_work else None)
+    chain.preset.widths_of(schedule, "geowidth run")
+    if not path.exists():
+        schedule.write(path)
+    return schedule
+
+
+def allocate_arm(chain, arm, work):
+    """The Schedule of one arm at the preset's budget. work: a WorkProfile, the path of one, or None."""
+    from geowidth.allocate import allocate
+
+    preset = chain.preset
+    return allocate(
+        arm.schedule,
+        control=arm.control,
         base_width=preset.base_width,
         layers=preset.model.layers,
         model_dimension=preset.model.dimension,
         projections=3,
         quantum=preset.run.multiple,
-        work=folder / "work.json" if rule.needs_work else None,
-        **options,
+        work=work,
+        **{"seed": chain.seed, **arm.settings(chain.signal)},
     )
-    schedule.write(path)
-    return schedule
 
 
-def measure_reference(plan, folder):
+def measure_reference(chain, folder):
     """Measure the uniform model of the first seed, unless that is done."""
-    from geowidth.measure import measure
+    from geowidth.measure import MeasureSettings, measure
 
     path = folder / "work.json"
     if not path.exists():
-        measure(folder / plan.reference, corpus=plan.corpus, tokens=plan.tokens, out=path)
+        settings = MeasureSettings(**chain.signals(), seed=chain.seed)
+        measure(folder / chain.reference, corpus=chain.corpus, tokens=chain.tokens, out=path, settings=settings)

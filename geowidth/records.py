@@ -125,9 +125,10 @@ def read_json_lines(path):
     return found
 
 
-def claim_folder(path, record, what):
+def claim_folder(path, record, what, later=None):
     """Write `record` to `path`, a settings.json, or check that the one there has the same settings, so that one folder
-    never mixes two sets of them. what: "a run", for the message. Raises UserError naming the first that differs."""
+    never mixes two sets of them. what: "a run", for the message. later: {name: value} of settings that older files
+    lack, which then count as having that value. Raises UserError naming the first that differs."""
     check_writable(path)
     path = Path(path)
     if not path.exists():
@@ -135,7 +136,7 @@ def claim_folder(path, record, what):
     found = read_json(path, record["kind"], record["schema"]).get("settings")
     if not isinstance(found, dict):
         raise UserError(f"{path} lacks its settings; delete the folder, or name another with --out")
-    wanted = loads(dumps(record["settings"]))
+    wanted, found = loads(dumps(record["settings"])), {**(later or {}), **found}
     differ = next((name for name in wanted if found.get(name) != wanted[name]), None)
     if differ is not None:
         raise UserError(

@@ -10,6 +10,7 @@ schedule_names        every schedule there is, installed plug-ins included
 from geowidth import lazy
 
 _HOMES = {
+    "Arm": "geowidth.allocate.arms",
     "allocate": "geowidth.allocate.allocation",
     "Schedule": "geowidth.artifacts.schedule",
     "Surrogate": "geowidth.allocate.surrogate",

@@ -71,6 +71,10 @@ class Frame:
         if rule.control:
             return self._control(rule, options)
         rule.check_options(options)
+        if rule.needs_work and self.problem.work is None:
+            raise UserError(
+                f"schedule {rule.name!r} needs a work profile; give --work work.json (made by geowidth measure)"
+            )
         found = rule.function(self.problem, **options)
         settings = {**_defaults(rule), **options}
         if isinstance(found, Optimum) and found.surrogate.coefficient.any():

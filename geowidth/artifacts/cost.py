@@ -6,8 +6,7 @@ import numpy as np
 
 from geowidth import records
 from geowidth.artifacts.per_layer import count, per_layer
-from geowidth.errors import UserError, choose, positive, shown
-from geowidth.errors import whole as whole_number
+from geowidth.errors import UserError, choose, positive, shown, whole
 
 LINEAR_UNITS = ("width", "parameters", "flops")
 UNITS = (*LINEAR_UNITS, "milliseconds")
@@ -29,7 +28,7 @@ class LinearCost:
     def __post_init__(self):
         layers = count(self.per_width)
         for name, least in (("per_width", 1), ("fixed", 0)):
-            object.__setattr__(self, name, whole(f"{name} of a cost", getattr(self, name), layers, least))
+            object.__setattr__(self, name, whole_per_layer(f"{name} of a cost", getattr(self, name), layers, least))
 
     def of(self, widths):
         """Each layer's cost, int64 (layers,) for integer widths."""
@@ -69,7 +68,7 @@ class TableCost:
             raise UserError("a cost table needs a list of widths and one of milliseconds; measure again") from error
         if not widths or len(widths) != len(times):
             raise UserError(f"a cost table has {len(widths)} widths and {len(times)} times; needed: as many, 1 or more")
-        widths = [whole_number("a width of the cost table", width, 1, WIDEST_MEASURED) for width in widths]
+        widths = [whole("a width of the cost table", width, 1, WIDEST_MEASURED) for width in widths]
         times = [positive("a time of the cost table", time) for time in times]
         object.__setattr__(self, "widths", np.array(widths, dtype=np.int64))
         object.__setattr__(self, "milliseconds", np.array(times, dtype=np.float64))
@@ -99,14 +98,14 @@ class TableCost:
         """Read a cost file."""
         value = records.read_json(path, KIND, SCHEMA)
         try:
-            whole_number("model_dimension", value.get("model_dimension", 1), 1)
+            whole("model_dimension", value.get("model_dimension", 1), 1)
             choose("projections", value.get("projections", 3), (2, 3))
             return cls(value.pop("widths", None), value.pop("milliseconds", None), value)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
 
-def whole(what, values, layers, minimum=1):
+def whole_per_layer(what, values, layers, minimum=1):
     """`values`, one whole number or one a layer, as int64 of shape (layers,)."""
     array = per_layer(what, values, layers, minimum)
     if (array != np.floor(array)).any() or (array > MOST_COUNTED).any():
@@ -135,16 +134,17 @@ def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False,
     and the parameters, and the FLOPs of the `active_experts` that each token visits. Routers are not counted.
     """
     choose("budget unit", unit, LINEAR_UNITS)
-    layers = whole_number("layers", layers, 1, MOST_LAYERS)
-    total, active = whole("experts", experts, layers), whole("active experts", active_experts, layers)
+    layers = whole("layers", layers, 1, MOST_LAYERS)
+    total = whole_per_layer("experts", experts, layers)
+    active = whole_per_layer("active experts", active_experts, layers)
     if (active > total).any():
         raise UserError(f"active experts is {shown(active_experts)}; allowed: up to the experts, {shown(experts)}")
     if unit == "width":
         return LinearCost(unit, total, 0 * total)
     if model_dimension is None:
         raise UserError(f"a budget in {unit} needs the model dimension; give it (--model-dimension) or count in width")
-    dimension = whole("model dimension", model_dimension, layers)
-    matrices = whole("projections", projections, layers)
+    dimension = whole_per_layer("model dimension", model_dimension, layers)
+    matrices = whole_per_layer("projections", projections, layers)
     if not np.isin(matrices, (2, 3)).all():
         raise UserError(f"projections is {shown(projections)}; allowed: 2 (up, down) or 3 (gate, up, down)")
     bias = _flags("biases", biases, layers)

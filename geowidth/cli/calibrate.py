@@ -20,7 +20,7 @@ from geowidth.diagnose.association import FEWEST_LAYERS
 
 def add_arguments(parser):
     """The options of `geowidth calibrate`."""
-    from geowidth.diagnose.calibration_plan import DEFAULT_FACTORS, DEFAULT_SEEDS
+    from geowidth.diagnose.calibration_design import DEFAULT_FACTORS, DEFAULT_SEEDS
 
     add = parser.add_argument
     seeds = " ".join(map(str, DEFAULT_SEEDS))

@@ -60,7 +60,7 @@ def run(arguments):
         profile = measure_clouds(Clouds.read(arguments.model), settings, out=arguments.out)
     else:
         drawing = {name: getattr(arguments, name) for name in OF_MODELS if getattr(arguments, name) is not None}
-        options = {"seed": arguments.seed, "out": arguments.out, "settings": settings}
+        options = {"out": arguments.out, "settings": settings}
         profile = measure(arguments.model, **drawing, **options)
     print(table(profile))
     for line in unsettled(profile):

@@ -95,16 +95,16 @@ def _models_of_run(arguments, preset):
     """Widths of every training of a run. All arms spend the same, so uniform stands for each."""
     from geowidth.chain import resolve
 
-    plan = resolve(preset.name, arms=arguments.arms, seeds=arguments.seeds, steps=arguments.steps)
-    return [preset.model.widths] * (len(plan.arms) * len(plan.seeds))
+    chain = resolve(preset, arms=arguments.arms, seeds=arguments.seeds, steps=arguments.steps)
+    return [preset.model.widths] * (len(chain.arms) * len(chain.seeds))
 
 
 def _models_of_calibration(arguments, preset):
-    from geowidth.diagnose.calibration_plan import CalibrationPlan
+    from geowidth.diagnose.calibration_design import CalibrationDesign
 
     given = {name: getattr(arguments, name) for name in ("seeds", "factors", "steps")}
-    plan = CalibrationPlan(preset, **{name: value for name, value in given.items() if value is not None})
-    return [widths for _, widths, *_ in plan.models()] * len(plan.seeds)
+    design = CalibrationDesign(preset, **{name: value for name, value in given.items() if value is not None})
+    return [widths for _, widths, *_ in design.models()] * len(design.seeds)
 
 
 def lines(found, name, model):

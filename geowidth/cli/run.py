@@ -14,27 +14,32 @@ Examples
 
 from pathlib import Path
 
-from geowidth.chain import ARMS, resolve, run_chain
+from geowidth.chain import resolve, run_chain
 
 
 def add_arguments(parser):
     parser.add_argument("--preset", default="nano", help="model size and training settings")
     parser.add_argument("--out", metavar="DIR", help="run folder (default: runs/PRESET)")
     parser.add_argument("--corpus", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
-    parser.add_argument("--arms", nargs="+", metavar="ARM", help=f"of {' '.join(ARMS)} (default: the preset's)")
+    parser.add_argument(
+        "--arms", nargs="+", metavar="ARM", help="NAME, CONTROL-NAME or NAME:OPTION=VALUE,... (default: the preset's)"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="S", help="paired seeds (default: the preset's)")
     parser.add_argument("--steps", type=int, help="training steps of every arm (default: the preset's)")
     parser.add_argument("--tokens", type=int, help="tokens in the measured cloud (default: the preset's)")
     parser.add_argument(
         "--geometry", default="hyperbolic", help="of the signal to allocate by: raw spherical hyperbolic"
     )
-    parser.add_argument("--statistic", default="topology", help="the signal to allocate by: shift gw topology")
+    parser.add_argument(
+        "--statistic", default="topology", help="the signal to allocate by: shift gw topology gw_entropic"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the drawing of tokens and of permuted arms")
     parser.add_argument("--processes", type=int, help="trainings side by side (default: one a core)")
 
 
 def run(arguments):
     given = {name: value for name, value in vars(arguments).items() if name not in ("out", "processes")}
-    plan = resolve(**given)
-    folder = Path(f"runs/{plan.preset}" if arguments.out is None else arguments.out)
-    page = run_chain(plan, folder, processes=arguments.processes)
+    chain = resolve(**given)
+    folder = Path(f"runs/{chain.preset.name}" if arguments.out is None else arguments.out)
+    page = run_chain(chain, folder, processes=arguments.processes)
     print(f"report: {page}")

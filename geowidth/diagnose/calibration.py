@@ -13,7 +13,7 @@ import numpy as np
 from geowidth import records
 from geowidth.artifacts.calibration import Calibration, bounded
 from geowidth.diagnose.association import FEWEST_LAYERS, partial_spearman
-from geowidth.diagnose.calibration_plan import CalibrationPlan
+from geowidth.diagnose.calibration_design import CalibrationDesign
 from geowidth.diagnose.curves import fit_curves
 from geowidth.diagnose.sweep import Sweep, basis
 from geowidth.errors import UserError
@@ -24,8 +24,9 @@ def calibrate(
 ):
     """Train, measure and fit in folder `out`; returns the Calibration, also written to out/calibration.json.
 
-    preset: name or Preset. seeds, factors, steps: see CalibrationPlan. work: a WorkProfile or the path of one (default:
-    the base model of the first seed is measured on `tokens` held-out tokens). processes: trainings side by side.
+    preset: name or Preset. seeds, factors, steps: see CalibrationDesign. work: a WorkProfile or the path of one
+    (default: the base model of the first seed is measured on `tokens` held-out tokens). processes: trainings side by
+    side.
     Finished trainings are kept: an interrupted call goes on. Raises UserError before any work for what cannot run.
     """
     from geowidth.allocate.problem import load_work
@@ -39,29 +40,29 @@ def calibrate(
     given = {"seeds": seeds, "factors": factors, "steps": steps}
     given = {name: value for name, value in given.items() if value is not None}
     given["tokens"] = chosen.run.measured_tokens if tokens is None else tokens
-    plan = CalibrationPlan(chosen, corpus=str(corpus), **given)
-    plan = replace(plan, seeds=tuple(plan.seeds), factors=tuple(map(float, plan.factors)))
+    design = CalibrationDesign(chosen, corpus=str(corpus), **given)
+    design = replace(design, seeds=tuple(design.seeds), factors=tuple(map(float, design.factors)))
     folder, profile = Path(out), load_work(work)
     if profile is not None and len(profile.widths) != chosen.model.layers:
         raise UserError(
             f"the work profile has {len(profile.widths)} layers, preset {chosen.name} {chosen.model.layers}"
         )
-    jobs = plan.jobs(folder)
-    jobs[0].plan()  # refuses a bad corpus before anything is written
+    jobs = design.jobs(folder)
+    jobs[0].prepare()  # refuses a bad corpus before anything is written
     process_count(processes)
     if profile is None:
-        check_enough_text(load_corpus(plan.corpus), chosen.model.context, plan.tokens)
-    plan.claim(folder)
+        check_enough_text(load_corpus(design.corpus), chosen.model.context, design.tokens)
+    design.claim(folder)
     results = train_many(jobs, processes, label="calibrate")
     if profile is None:
-        profile = _measure(plan, folder)
-    found = summarise(plan, [result["loss"] for result in results], profile)
+        profile = _measure(design, folder)
+    found = summarise(design, [result["loss"] for result in results], profile)
     records.write_json(folder / "calibration.json", found.to_json())
     records.write_text(folder / "curves.csv", curves_csv(found))
     return found
 
 
-def _measure(plan, folder):
+def _measure(design, folder):
     """The work profile of the base model of the first seed."""
     from geowidth.artifacts.work_profile import WorkProfile
     from geowidth.measure import measure
@@ -69,17 +70,17 @@ def _measure(plan, folder):
     path = folder / "work.json"
     if path.exists():
         return WorkProfile.read(path)
-    model = folder / "runs" / "base" / f"seed-{plan.seeds[0]}"
-    return measure(model, corpus=plan.corpus, tokens=plan.tokens, out=path)
+    model = folder / "runs" / "base" / f"seed-{design.seeds[0]}"
+    return measure(model, corpus=design.corpus, tokens=design.tokens, out=path)
 
 
-def summarise(plan, losses, profile):
-    """The Calibration of finished trainings. losses: one a job of `plan.jobs`, in their order."""
-    layers, count, seeds = plan.preset.model.layers, len(plan.factors), len(plan.seeds)
+def summarise(design, losses, profile):
+    """The Calibration of finished trainings. losses: one a job of `design.jobs`, in their order."""
+    layers, count, seeds = design.preset.model.layers, len(design.factors), len(design.seeds)
     table = np.asarray(losses, dtype=np.float64).reshape(seeds, 1 + layers * count)
-    sweep = Sweep(table[:, 0], table[:, 1:].T.reshape(layers, count, seeds), plan.ratios)
+    sweep = Sweep(table[:, 0], table[:, 1:].T.reshape(layers, count, seeds), design.ratios)
     fit = fit_curves(sweep)
-    rows = [_layer_row(one, width) for one, width in zip(fit.layers, plan.preset.model.widths, strict=True)]
+    rows = [_layer_row(one, width) for one, width in zip(fit.layers, design.preset.model.widths, strict=True)]
     shared = {
         "exponent": fit.shared_exponent,
         "exponent_interval": fit.shared_interval,
@@ -94,8 +95,8 @@ def summarise(plan, losses, profile):
     signals = signal_table(profile, targets)
     plain = records.to_jsonable
     return Calibration(
-        plan.preset.name,
-        plan.preset.model.widths,
+        design.preset.name,
+        design.preset.model.widths,
         plain(rows),
         plain(shared),
         fit.noise,
@@ -103,9 +104,9 @@ def summarise(plan, losses, profile):
         fit.lack_of_fit,
         plain({"share": fit.explained, "interval": fit.explained_interval}),
         signals,
-        _curve_rows(plan, sweep),
+        _curve_rows(design, sweep),
         sentence(fit, signals),
-        plain(plan.to_json()),
+        plain(design.to_json()),
     )
 
 
@@ -127,13 +128,13 @@ def _layer_row(fit, width):
     }
 
 
-def _curve_rows(plan, sweep):
+def _curve_rows(design, sweep):
     rows = []
-    for seed, base in zip(plan.seeds, sweep.base.tolist(), strict=True):
+    for seed, base in zip(design.seeds, sweep.base.tolist(), strict=True):
         rows.append({"layer": None, "width": None, "seed": seed, "loss": base, "difference": 0.0})
-    for layer, widths in enumerate(plan.varied.tolist()):
+    for layer, widths in enumerate(design.varied.tolist()):
         for place, width in enumerate(widths):
-            for k, seed in enumerate(plan.seeds):
+            for k, seed in enumerate(design.seeds):
                 loss = float(sweep.losses[layer, place, k])
                 rows.append(
                     {

@@ -4,10 +4,9 @@ An absent field has the library's default, which differs by family. A null field
 where it takes it at all: no window, one key head a head, a head size of dimension / heads. The two are never mixed.
 """
 
-import math
 from dataclasses import dataclass
 
-from geowidth.errors import UserError, whole
+from geowidth.errors import UserError, positive, whole
 
 # What transformers 4.57 and 5.24 take for an absent field; None: worked out from the other fields.
 _SIZES = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "rms_norm_eps": 1e-6}
@@ -59,7 +58,7 @@ class Fields:
 
     def positive(self, name):
         """A finite float above 0."""
-        return positive(self.where, name, self.value(name))
+        return positive(f"{self.where}: {name}", self.value(name))
 
     def windows(self, layers):
         """How far back each layer's attention reaches, in tokens, or None where it reaches to the beginning."""
@@ -85,13 +84,3 @@ class Fields:
         if any(sliding) and window is None:
             raise UserError(f"{self.where}: layer_types has sliding_attention, but sliding_window is not in use")
         return sliding
-
-
-def positive(where, name, value):
-    """`value` as a finite float above 0; anything else raises a UserError that names it."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise UserError(f"{where}: {name} is {value!r}; allowed: finite numbers above 0")
-    try:
-        return float(value)
-    except OverflowError:
-        raise UserError(f"{where}: {name} is too large for a float; allowed: finite numbers above 0") from None

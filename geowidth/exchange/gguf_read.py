@@ -9,9 +9,8 @@ import re
 import numpy as np
 import torch
 
-from geowidth.errors import UserError, choose, whole
+from geowidth.errors import UserError, choose, positive, whole
 from geowidth.exchange.checkpoint import Checkpoint, check_shapes, fill_empty_layers, of_empty_layer
-from geowidth.exchange.fields import positive
 from geowidth.exchange.gguf_file import open_gguf
 from geowidth.exchange.gguf_vocabulary import vocabulary_from_gguf, vocabulary_ids
 from geowidth.exchange.shape import LlamaShape
@@ -201,7 +200,7 @@ def _one(value, name, path):
 
 def _shortest(value, name, path):
     """A float32 number as the shortest decimal that rounds to it: 1e-05, not 9.999999747378752e-06."""
-    positive(str(path), name, value)
+    positive(f"{path}: {name}", value)
     return float(str(np.float32(value)))
 
 

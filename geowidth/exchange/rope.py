@@ -4,8 +4,7 @@ Both versions of the library read rope_theta with rope_scaling, so that is what 
 same thing differently, the versions disagree about which holds: such a config is refused.
 """
 
-from geowidth.errors import UserError, choose
-from geowidth.exchange.fields import positive
+from geowidth.errors import UserError, choose, positive
 
 NEEDED = {
     "default": (),
@@ -18,14 +17,14 @@ DEFAULT_BASE = 10000.0
 def rope_of(config, where):
     """(base, scaling): the angles' base as a float, and a dict with rope_type linear or llama3, or None."""
     base, scaling = stated_rope(config, where)
-    base = positive(where, "rope_theta", DEFAULT_BASE if base is None else base)
+    base = positive(f"{where}: rope_theta", DEFAULT_BASE if base is None else base)
     kind = choose(f"{where}: kind of rope scaling", _kind(scaling or {}, where), list(NEEDED))
     if kind == "default":
         return base, None
     for name in NEEDED[kind]:
         if name not in scaling:
             raise UserError(f"{where}: rope scaling of kind {kind} lacks {name}; needed: {', '.join(NEEDED[kind])}")
-        positive(where, f"{name} of the rope scaling", scaling[name])
+        positive(f"{where}: {name} of the rope scaling", scaling[name])
     outer = config.get("original_max_position_embeddings")
     if kind == "llama3" and outer not in (None, scaling["original_max_position_embeddings"]):
         raise UserError(f"{where}: original_max_position_embeddings is stated twice, differently; state it once")

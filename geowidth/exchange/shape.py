@@ -142,7 +142,7 @@ CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Q
 
 def stated_widths(config, where="config.json"):
     """The FFN widths that a config states: one list, block_configs, or one number for all layers."""
-    layers = _whole(where, "num_hidden_layers", config.get("num_hidden_layers"))
+    layers = whole(f"{where}: num_hidden_layers", config.get("num_hidden_layers"), 1)
     if layers > MOST_LAYERS:
         raise UserError(f"{where}: num_hidden_layers is {layers}; allowed: at most {MOST_LAYERS}")
     if "block_configs" in config:
@@ -158,10 +158,10 @@ def stated_widths(config, where="config.json"):
     elif "intermediate_sizes" in config:
         widths, name = config["intermediate_sizes"], "intermediate_sizes"
     else:
-        return [_whole(where, "intermediate_size", config.get("intermediate_size"), 0)] * layers
+        return [whole(f"{where}: intermediate_size", config.get("intermediate_size"), 0)] * layers
     if not isinstance(widths, list) or len(widths) != layers:
         raise UserError(f"{where}: {name} must list one FFN width per layer; num_hidden_layers is {layers}")
-    return [_whole(where, f"{name}[{layer}]", width, 0) for layer, width in enumerate(widths)]
+    return [whole(f"{where}: {name}[{layer}]", width, 0) for layer, width in enumerate(widths)]
 
 
 def _block_width(ffn, dimension):
@@ -171,10 +171,6 @@ def _block_width(ffn, dimension):
     if "ffn_mult" not in ffn:
         return ffn.get("intermediate_size")
     return -(-int(2 * ffn["ffn_mult"] * dimension / 3) // 256) * 256
-
-
-def _whole(where, name, value, least=1):
-    return whole(f"{where}: {name}", value, least)
 
 
 def _heads(fields):

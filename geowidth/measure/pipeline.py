@@ -34,7 +34,7 @@ class MeasureSettings:
     radius                   of the hyperbolic geometry's Poincare ball
     neighbours               k of the Levina-Bickel estimators, at least 3; fewer where there are fewer distinct states
     bootstrap                subsamples of half the tokens for the bands; 0 for none
-    seed                     of the subsamples
+    seed                     of the drawing of tokens (by `measure`) and of the subsamples
     device                   where distances and Gromov-Wasserstein are computed: "cpu", "cuda" or "cuda:N"; None: where
                              the clouds lie. Topology and dimension are the CPU's
     """
@@ -71,7 +71,7 @@ def measure(
     *,
     corpus="stdlib",
     tokens=512,
-    seed=0,
+    seed=None,
     context=None,
     windows=None,
     out=None,
@@ -84,6 +84,7 @@ def measure(
 
     model          a folder that `geowidth train` wrote, a Hugging Face folder or name, a .gguf file, or smollm2
     corpus         "stdlib", a file, a folder or a JSONL file
+    seed           of the drawing of tokens and of the bands' subsamples (default: that of `settings`)
     context        tokens a window (default: the whole context of a model of bytes, 256 where text is tokenised)
     windows        draw the tokens from so many windows (default: all, or an eighth as many as tokens where text is
                    tokenised, at least 16: the model then runs over far less text)
@@ -99,7 +100,7 @@ def measure(
     if out is not None:
         records.check_writable(out)
     settings = settings or MeasureSettings()
-    settings = replace(settings, device=settings.device or "cpu")
+    settings = replace(settings, device=settings.device or "cpu", seed=settings.seed if seed is None else seed)
     tokens = whole("tokens", tokens, 4)
     context = None if context is None else whole("context", context, 2)
     windows = None if windows is None else whole("windows", windows, 1)
@@ -113,7 +114,7 @@ def measure(
         opened.model.to(settings.device),
         opened.sequences(text.test, context),
         tokens,
-        seed=seed,
+        seed=settings.seed,
         skip=max(1, len(opened.prefix)),
         tail=len(opened.suffix),
         windows=windows,

@@ -3,7 +3,7 @@
 from geowidth.artifacts.work_profile import not_converged
 from geowidth.progress import duration
 from geowidth.report.folder import lookup
-from geowidth.report.numbers import compact, is_finite, layer_list, significant, whole
+from geowidth.report.numbers import compact, is_finite, layer_list, significant, thousands
 from geowidth.report.profiles import GEOMETRIES, statistic_name
 from geowidth.report.widths import arm_widths
 
@@ -57,11 +57,11 @@ def key_facts(run, rows):
     facts = [
         ("preset", preset if isinstance(preset, str) else ""),
         ("model", _model(run)),
-        ("parameters", whole(parameters[0]) if len(parameters) == 1 else span(parameters)),
+        ("parameters", thousands(parameters[0]) if len(parameters) == 1 else span(parameters)),
         ("corpus", _corpus(run)),
         ("arms", ", ".join(run.arm_names)),
         ("seeds", layer_list(seeds) if seeds else ""),
-        ("tokens per model", whole(tokens[0]) if len(tokens) == 1 else span(tokens)),
+        ("tokens per model", thousands(tokens[0]) if len(tokens) == 1 else span(tokens)),
         ("training time", f"{duration(sum(seconds))} in all" if seconds else ""),
     ]
     return [(name, text) for name, text in facts if text]
@@ -113,7 +113,7 @@ def method_facts(work):
     notes = []
     tokens = lookup(settings, "tokens")
     if is_finite(tokens):
-        notes.append(f"{whole(tokens)} held-out tokens, the same ones in every layer.")
+        notes.append(f"{thousands(tokens)} held-out tokens, the same ones in every layer.")
     notes.append(_gromov_facts(layers))
     for (statistic, geometry), found in not_converged(details).items():
         notes.append(
@@ -129,15 +129,15 @@ def method_facts(work):
     ):
         found, most = _layers_where(layers, count)
         if found:
-            notes.append(words.format("s" * (len(found) > 1), layer_list(found), whole(most)))
+            notes.append(words.format("s" * (len(found) > 1), layer_list(found), thousands(most)))
     bands = next((layer["bands"] for layer in layers if layer.get("bands")), None)
     if bands:
         notes.append(
-            f"Upright bars: 5 to 95 % quantiles over {whole(bands.get('subsamples'))} subsamples of "
-            f"{whole(bands.get('subsample'))} tokens; some statistics change with the number of tokens."
+            f"Upright bars: 5 to 95 % quantiles over {thousands(bands.get('subsamples'))} subsamples of "
+            f"{thousands(bands.get('subsample'))} tokens; some statistics change with the number of tokens."
         )
     used = sorted({k for layer in layers if is_finite(k := lookup(layer.get("dimension"), "k"))})
     if used:
-        span = " to ".join(whole(k) for k in dict.fromkeys((used[0], used[-1])))
+        span = " to ".join(thousands(k) for k in dict.fromkeys((used[0], used[-1])))
         notes.append(f"The MLE estimators of dimension use {span} neighbours.")
     return [note for note in notes if note]

@@ -95,9 +95,12 @@ class RunFolder:
     def resume_command(self):
         """The command that makes whatever is missing: the run's own, with every setting it was begun with."""
         words = ["geowidth", "run", "--preset", str(lookup(self.settings, "preset") or "nano"), "--out", str(self.path)]
-        for name in ("corpus", "arms", "seeds", "steps", "tokens", "geometry", "statistic"):
+        spelled = lookup(self.settings, "spelled") or {}
+        for name in ("corpus", "arms", "seeds", "steps", "tokens", "geometry", "statistic", "seed"):
             value = lookup(self.settings, name)
-            if value is not None and value != "stdlib":
+            if name == "arms" and isinstance(value, list):
+                value = [spelled.get(arm, arm) for arm in value]
+            if value is not None and value != "stdlib" and (name, value) != ("seed", 0):
                 words += [f"--{name}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
         return shlex.join(words)
 

@@ -6,7 +6,7 @@ from geowidth.forms import is_finite, is_number
 
 __all__ = [
     "DASH", "MINUS", "compact", "is_finite", "is_number", "layer_list", "plain", "signed", "significant", "tick_labels",
-    "whole",
+    "thousands",
 ]  # fmt: skip
 
 MINUS = "\u2212"
@@ -53,7 +53,7 @@ def _superscript(number):
     return str(number).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def whole(value):
+def thousands(value):
     """A count with thousands apart; a dash for anything that is not a number."""
     return _minus(f"{round(value):,}".replace(",", "\u202f")) if is_finite(value) else plain(value, 0)
 
@@ -65,7 +65,7 @@ def compact(value, digits=3):
     for size, suffix in ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(value) >= size * 0.9995:
             return f"{significant(value / size, digits)} {suffix}"
-    return whole(value) if abs(value) >= 1000 or value == int(value) else significant(value, digits)
+    return thousands(value) if abs(value) >= 1000 or value == int(value) else significant(value, digits)
 
 
 def tick_labels(ticks, step):

@@ -3,7 +3,7 @@
 from geowidth.report import charts, curves, profiles, style, tables, widths
 from geowidth.report.charts import element, escape, mark
 from geowidth.report.facts import key_facts, method_facts
-from geowidth.report.numbers import DASH, compact, is_finite, plain, signed, whole
+from geowidth.report.numbers import DASH, compact, is_finite, plain, signed, thousands
 from geowidth.report.reproduce import command_words, files_list, limits, reproduce, versions
 from geowidth.train.evidence import LOSS_UNIT
 
@@ -169,7 +169,7 @@ def budget_table(run, names):
         value, spent = budget.get("value"), budget.get("spent")
         left = value - spent if is_finite(value) and is_finite(spent) else None
         numbers = [min(own), max(own), sum(own), schedule.get("quantum"), value, spent, left]
-        rows.append([name, *map(whole, numbers)])
+        rows.append([name, *map(thousands, numbers)])
     units = sorted({((run.schedules.get(n) or {}).get("budget") or {}).get("unit") or "" for n in names} - {""})
     return grid_table(head, rows, "", f"FFN budget of each arm{', in ' + ', '.join(units) if units else ''}")
 
@@ -178,7 +178,7 @@ def width_table(run, names):
     """Every width, layers as rows."""
     own = {name: widths.arm_widths(run, name) for name in names}
     layers = max(map(len, own.values()))
-    rows = [[i, *(whole(own[n][i]) if i < len(own[n]) else DASH for n in names)] for i in range(layers)]
+    rows = [[i, *(thousands(own[n][i]) if i < len(own[n]) else DASH for n in names)] for i in range(layers)]
     return tag(
         "details", words("summary", "All widths by layer"), grid_table(["layer", *names], rows, "", "Widths by layer")
     )
@@ -241,7 +241,7 @@ def paired_table(rows):
         p = f"{row.sign_flip_p:.3g}" if is_finite(row.sign_flip_p) else DASH
         error = f" \u00b1 {plain(row.standard_error, 4)}" if is_finite(row.standard_error) else ""
         difference = "baseline" if row.is_baseline else signed(row.difference, 4) + error
-        costs = [whole(row.parameters), compact(row.tokens), compact(row.flops), plain(row.seconds, 1)]
+        costs = [thousands(row.parameters), compact(row.tokens), compact(row.flops), plain(row.seconds, 1)]
         loss = [plain(row.mean_loss, 4), plain(row.bits_per_byte, 4), difference, tables.interval_words(row), p]
         body.append([row.arm, *loss, len(row.losses), number, *costs])
     caption = f"Final validation loss in {LOSS_UNIT}, differences paired by seed, cost of one seed"

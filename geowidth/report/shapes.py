@@ -50,7 +50,7 @@ ARM = {
 SHAPES = {
     "geowidth.run": ({"settings?": {
         "preset?": TEXT, "corpus?": TEXT, "arms?": [TEXT], "seeds?": [COUNT], "steps?": COUNT, "tokens?": COUNT,
-        "geometry?": TEXT, "statistic?": TEXT, "baseline?": TEXT,
+        "geometry?": TEXT, "statistic?": TEXT, "baseline?": TEXT, "seed?": COUNT, "spelled?": Each(TEXT),
     }, "environment?": OBJECT}, "geowidth run"),
     "geowidth.work": ({
         "work": Each(Each([NUMBER_OR_NULL])), "dimension?": Each([NUMBER_OR_NULL]), "widths?": [COUNT],

@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import dataclass
 
 from geowidth.report.folder import as_record, lookup
-from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, signed, whole
+from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, signed, thousands
 from geowidth.train.evidence import LOSS_UNIT
 
 
@@ -106,7 +106,11 @@ def seeds_needed(row):
     """(number of seeds as text, effect in LOSS_UNIT or None, power or None). None with an interval: over a million."""
     seeds = row.power.get("seeds")
     none = "> 1 000 000".replace(" 0", "\u202f0") if row.power and row.interval else DASH
-    return whole(seeds) if is_number(seeds) else none, _number(row.power.get("effect")), _number(row.power.get("power"))
+    return (
+        thousands(seeds) if is_number(seeds) else none,
+        _number(row.power.get("effect")),
+        _number(row.power.get("power")),
+    )
 
 
 def verdict(row, baseline):

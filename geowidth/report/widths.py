@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from geowidth.report import charts, style
 from geowidth.report.charts import Frame, bands, curve, label, mark, rule
 from geowidth.report.folder import lookup
-from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, whole
+from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, thousands
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ def width_panel(name, widths, schedule, look, highest, width=352.0, height=168.0
     head += label(15.0, 15.0, name, f"name fill-arm{look.hue}") + label(0.0, 30.0, "FFN width", "soft")
     budget = (schedule or {}).get("budget") or {}
     if is_finite(budget.get("spent")) and is_finite(budget.get("value")):
-        share = f"{whole(budget['spent'])} of {whole(budget['value'])} {budget.get('unit', '')} spent"
+        share = f"{thousands(budget['spent'])} of {thousands(budget['value'])} {budget.get('unit', '')} spent"
         head += label(width, 15.0, share, "soft", "end")
     if not widths:
         return head + label(width / 2, height / 2, "no widths yet", "soft", "middle")
-    span = [whole(w) for w in dict.fromkeys((min(widths), max(widths)))]
+    span = [thousands(w) for w in dict.fromkeys((min(widths), max(widths)))]
     head += label(width, 30.0, DASH.join(span), "soft", "end")
     x = frame.layers(len(widths))
     y, ticks, words = charts.value_scale([0, highest], frame.y_end, frame.top + 4)
@@ -94,7 +94,7 @@ def width_panel(name, widths, schedule, look, highest, width=352.0, height=168.0
     size = 3.2 if len(widths) <= 48 else 1.8
     body += "".join(mark("up", x(i), y(widths[i]) + 6, size, f"fill-arm{look.hue}") for i in floors)
     body += "".join(mark("down", x(i), y(widths[i]) - 6, size, f"fill-arm{look.hue}") for i in caps)
-    tips = [f"layer {i}: width {whole(w)}" + _bound_words(i, floors, caps) for i, w in enumerate(widths)]
+    tips = [f"layer {i}: width {thousands(w)}" + _bound_words(i, floors, caps) for i, w in enumerate(widths)]
     return head + body + charts.layer_axis(frame, len(widths)) + bands(frame, tips)
 
 

@@ -64,8 +64,8 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One arm: losses by seed, and its Difference from the baseline (None for the baseline itself)."""
+class ComparedArm:
+    """One arm of a comparison: losses by seed, and its Difference from the baseline (None for the baseline itself)."""
 
     name: str
     losses: dict[int, float]
@@ -81,10 +81,10 @@ class Comparison:
     """All arms against one baseline, with one plain sentence for each and one over all."""
 
     baseline: str
-    arms: tuple[Arm, ...]
+    arms: tuple[ComparedArm, ...]
 
     def arm(self, name):
-        """The Arm called `name`."""
+        """The ComparedArm called `name`."""
         return {arm.name: arm for arm in self.arms}[choose("arm", name, [arm.name for arm in self.arms])]
 
     @property
@@ -141,7 +141,7 @@ def compare_arms(losses, baseline="uniform", *, confidence=0.95, effect=0.01, po
     for arm, values in losses.items():
         pairs = [values[seed] - losses[baseline][seed] for seed in seeds]
         judged = None if arm == baseline else paired_difference(pairs, confidence, effect, power)
-        arms.append(Arm(arm, {seed: values[seed] for seed in seeds}, judged))
+        arms.append(ComparedArm(arm, {seed: values[seed] for seed in seeds}, judged))
     return Comparison(baseline, tuple(arms))
 
 

@@ -18,6 +18,7 @@ from geowidth.errors import UserError, whole
 from geowidth.models.presets import preset_named
 from geowidth.models.storage import save_model
 from geowidth.models.transformer import TaperedTransformer, training_flops
+from geowidth.ops.threads import torch_threads
 from geowidth.progress import Progress
 from geowidth.text.corpus import Corpus, DataOrder, load_corpus, windows
 from geowidth.train import checkpoint
@@ -52,7 +53,7 @@ def train(
     A finished folder is returned as it is; an unfinished one goes on from its last state, with the same bits as an
     uninterrupted run. Raises UserError for bad settings and for a folder begun with others.
     """
-    run = plan(preset, widths, seed, out, steps=steps, arm=arm, corpus=corpus, **changes)
+    run = prepare(preset, widths, seed, out, steps=steps, arm=arm, corpus=corpus, **changes)
     with checkpoint.held(run.folder), torch_threads(run.settings.threads), interrupts(stop) as interrupted:
         checkpoint.begin(run.folder, run.config())
         done = checkpoint.read_result(run.folder)
@@ -71,7 +72,7 @@ def describe(loss, speed):
     return f"loss {loss:.3f}, {speed:,.0f} tokens/s"
 
 
-class Plan:
+class Training:
     """One training, fully decided and checked: folder, arm, model config, settings, seed, corpus."""
 
     def __init__(self, preset, folder, arm, model, settings, seed, corpus):
@@ -93,8 +94,8 @@ class Plan:
         }
 
 
-def plan(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **changes):
-    """The checked Plan of `train`'s arguments; raises UserError before any work is done."""
+def prepare(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **changes):
+    """The checked Training of `train`'s arguments; raises UserError before any work is done."""
     preset = preset_named(preset)
     if out is None:
         raise UserError("no folder was named for the run; give one (out=, or --out on the command line)")
@@ -111,7 +112,7 @@ def plan(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **
         windows(text.split(name), model.context, 1)
     if arm is None:
         arm = "uniform" if len(set(model.widths)) == 1 else "custom"
-    return Plan(preset.name, folder, str(arm), model, settings, seed, text)
+    return Training(preset.name, folder, str(arm), model, settings, seed, text)
 
 
 class Trainer:
@@ -219,17 +220,6 @@ def check_finite(what, loss, step, rate):
     """Refuse a loss that is no finite number: a diverged model is never taken for a trained one."""
     if not math.isfinite(loss):
         raise UserError(f"{what} became {loss} at step {step}; lower the learning rate ({rate:.2g})")
-
-
-@contextlib.contextmanager
-def torch_threads(count):
-    """Run with `count` torch threads, then go back to what it was."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import Progress, duration
 from geowidth.text.corpus import load_corpus
 from geowidth.train import checkpoint
-from geowidth.train.loop import SAVE_SECONDS, describe, plan
+from geowidth.train.loop import SAVE_SECONDS, describe, prepare
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
 STALL_SECONDS, STALL_TICKS = 1800.0, 30  # a worker that has not said a word for so long hangs: a step takes seconds
@@ -43,10 +43,10 @@ class TrainJob:
     corpus: str | Path = "stdlib"
     changes: dict = field(default_factory=dict)
 
-    def plan(self, corpus=None):
-        """The checked Plan; raises UserError. corpus: the Corpus, if it is loaded already."""
+    def prepare(self, corpus=None):
+        """The checked Training; raises UserError. corpus: the Corpus, if it is loaded already."""
         arguments = {"steps": self.steps, "arm": self.arm, "corpus": corpus or self.corpus}
-        return plan(self.preset, self.widths, self.seed, self.out, **arguments, **self.changes)
+        return prepare(self.preset, self.widths, self.seed, self.out, **arguments, **self.changes)
 
     def to_line(self, save_seconds):
         """The job as the worker reads it."""
@@ -82,26 +82,26 @@ def train_many(jobs, processes=None, *, label="train", save_seconds=SAVE_SECONDS
     jobs = list(jobs)
     processes = process_count(processes)
     texts = {source: load_corpus(source) for source in {str(job.corpus) for job in jobs}}
-    plans = [job.plan(texts[str(job.corpus)]) for job in jobs]
-    folders = [p.folder.resolve() for p in plans]
+    trainings = [job.prepare(texts[str(job.corpus)]) for job in jobs]
+    folders = [one.folder.resolve() for one in trainings]
     twice = next((f for f in folders if folders.count(f) > 1), None)
     if twice is not None:
         raise UserError(f"two jobs write to {twice}; give every job a folder of its own")
-    for p in plans:
-        checkpoint.begin(p.folder, p.config())
-    results = {i: checkpoint.read_result(p.folder) for i, p in enumerate(plans)}
+    for one in trainings:
+        checkpoint.begin(one.folder, one.config())
+    results = {i: checkpoint.read_result(one.folder) for i, one in enumerate(trainings)}
     waiting = deque(i for i, result in results.items() if result is None)
     if waiting:
-        with Progress(sum(p.settings.steps for p in plans), label) as bar:
-            Crew(jobs, plans, bar, save_seconds).work(waiting, min(processes, len(waiting)), results)
+        with Progress(sum(one.settings.steps for one in trainings), label) as bar:
+            Crew(jobs, trainings, bar, save_seconds).work(waiting, min(processes, len(waiting)), results)
     return [results[i] for i in range(len(jobs))]
 
 
 class Crew:
     """The workers of one `train_many` and what they are at."""
 
-    def __init__(self, jobs, plans, bar, save_seconds):
-        self.jobs, self.plans, self.bar, self.save_seconds = jobs, plans, bar, save_seconds
+    def __init__(self, jobs, trainings, bar, save_seconds):
+        self.jobs, self.trainings, self.bar, self.save_seconds = jobs, trainings, bar, save_seconds
         self.events, self.ticked = queue.Queue(), time.monotonic()
         self.workers = []
         self.steps = {}
@@ -109,8 +109,8 @@ class Crew:
 
     def work(self, waiting, processes, results):
         """Hand out the jobs `waiting` and fill `results` until all are done."""
-        self.steps = {i: checkpoint.saved_step(p.folder) for i, p in enumerate(self.plans)}
-        self.steps |= {i: p.settings.steps for i, p in enumerate(self.plans) if results[i] is not None}
+        self.steps = {i: checkpoint.saved_step(one.folder) for i, one in enumerate(self.trainings)}
+        self.steps |= {i: one.settings.steps for i, one in enumerate(self.trainings) if results[i] is not None}
         self.bar.resume_at(sum(self.steps.values()))
         left = len(waiting)
         try:
@@ -174,7 +174,7 @@ class Crew:
         self.bar.step(new, text)
 
     def words(self, worker, message):
-        run = self.plans[worker.job]
+        run = self.trainings[worker.job]
         return f"training {run.folder} (arm {run.arm}, seed {run.seed}) failed: {message}"
 
     def blame(self, worker):

@@ -10,7 +10,7 @@ from work_profiles import make_profile
 from geowidth import records
 from geowidth.cli.calibrate import table
 from geowidth.diagnose.calibration import Calibration, summarise
-from geowidth.diagnose.calibration_plan import CalibrationPlan
+from geowidth.diagnose.calibration_design import CalibrationDesign
 from geowidth.diagnose.curves import fit_curves
 from geowidth.diagnose.forms import lack_of_fit_test, saturated, seed_noise
 from geowidth.diagnose.refits import noise_lack, refit
@@ -79,7 +79,7 @@ def test_M4_the_interval_holds_what_the_law_explains_without_noise(curve, share)
 
 
 def calibration(curve, seeds=(0, 1, 2, 3)):
-    plan = CalibrationPlan(NANO, seeds=seeds)
+    plan = CalibrationDesign(NANO, seeds=seeds)
     sweep = next(sweeps(curve, 1, len(seeds)))
     losses = np.concatenate([sweep.base[None], sweep.losses.reshape(-1, len(seeds))]).T / 100
     return summarise(plan, losses.ravel(), make_profile(8, 256))
@@ -118,7 +118,7 @@ def test_M4_losses_without_noise():
 
 def test_M3_three_layers_are_not_enough_for_a_correlation():
     model = dataclasses.replace(NANO.model, layers=3, widths=(256,) * 3)
-    plan = CalibrationPlan(dataclasses.replace(NANO, model=model), seeds=(0, 1))
+    plan = CalibrationDesign(dataclasses.replace(NANO, model=model), seeds=(0, 1))
     losses = 2 + np.random.default_rng(0).standard_normal(2 * 10) / 100
     found = summarise(plan, losses, make_profile(3, 256))
     assert "3 layers are not enough" in found.sentence and "not enough layers" in table(found)

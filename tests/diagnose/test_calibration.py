@@ -10,7 +10,7 @@ from geowidth import records
 from geowidth.allocate import allocate
 from geowidth.cli import main
 from geowidth.diagnose.calibration import Calibration, calibrate, fitted_curve, summarise
-from geowidth.diagnose.calibration_plan import CalibrationPlan
+from geowidth.diagnose.calibration_design import CalibrationDesign
 from geowidth.diagnose.calibration_plot import plot_calibration
 from geowidth.diagnose.sweep import basis
 from geowidth.errors import UserError
@@ -35,14 +35,14 @@ def text(tmp_path):
     return folder
 
 
-def synthetic(difficulty, exponent, noise=0.0, preset=NANO, **plan):
+def synthetic(difficulty, exponent, noise=0.0, preset=NANO, **design):
     """The Calibration of losses made by known curves."""
-    plan = CalibrationPlan(preset, **plan)
+    design = CalibrationDesign(preset, **design)
     generator = np.random.default_rng(1)
-    curve = np.asarray(difficulty)[:, None] * basis(plan.ratios, np.asarray(exponent)[:, None])
-    table = [[2.0 + seed, *(2.0 + seed + curve).ravel()] for seed in plan.seeds]
+    curve = np.asarray(difficulty)[:, None] * basis(design.ratios, np.asarray(exponent)[:, None])
+    table = [[2.0 + seed, *(2.0 + seed + curve).ravel()] for seed in design.seeds]
     table = np.array(table) + noise * generator.normal(size=(len(table), curve.size + 1))
-    return summarise(plan, table.ravel(), make_profile(preset.model.layers, preset.base_width))
+    return summarise(design, table.ravel(), make_profile(preset.model.layers, preset.base_width))
 
 
 def test_trains_fits_writes_and_goes_on(tmp_path, text):
@@ -80,12 +80,12 @@ def test_known_curves_come_back_with_words():
 def test_a_signal_that_predicts_is_seen():
     generator = np.random.default_rng(2)
     e = generator.permutation(np.linspace(0.02, 0.2, 8))
-    plan = CalibrationPlan(NANO)
-    curve = e[:, None] * basis(plan.ratios, 0.4)
+    design = CalibrationDesign(NANO)
+    curve = e[:, None] * basis(design.ratios, 0.4)
     table = np.array([[2.0, *(2.0 + curve).ravel()]] * 4) + 1e-4 * generator.normal(size=(4, 25))
     profile = make_profile(8, 256)
     profile.work["raw"]["gw"] = (3 * e).tolist()
-    found = summarise(plan, table.ravel(), profile)
+    found = summarise(design, table.ravel(), profile)
     assert found.signals["raw"]["gw"]["difficulty"]["rho"] == pytest.approx(1.0)
     assert "gw x raw follows the fitted difficulties" in found.sentence and "this holds" in found.sentence
 

@@ -224,7 +224,7 @@ def test_layer_ticks_have_room_and_both_ends(count, room):
         (numbers.signed(0.00001, 4), "0.0000"),
         (numbers.signed(0.5, 2), "+0.50"),
         (numbers.plain(None, 2), "\u2013"),
-        (numbers.whole(1612416), "1\u202f612\u202f416"),
+        (numbers.thousands(1612416), "1\u202f612\u202f416"),
         (numbers.compact(2.97e12), "2.97 T"),
         (numbers.compact(999_700), "1.00 M"),
         (numbers.compact(512), "512"),

@@ -105,7 +105,7 @@ def test_control_c_stops_all_and_everything_goes_on(text, tmp_path):
 
 def test_a_failing_job_stops_the_others_soon(text, tmp_path):
     both = jobs(tmp_path, text, 10**6)
-    checkpoint.begin(both[1].out, both[1].plan().config())
+    checkpoint.begin(both[1].out, both[1].prepare().config())
     (tmp_path / "s1" / "state.safetensors").write_bytes(b"no state")
     start = time.monotonic()
     with pytest.raises(UserError, match=r"s1 \(arm cosine, seed 1\) failed: .*not a whole safetensors"):

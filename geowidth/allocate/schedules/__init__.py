@@ -63,12 +63,19 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Rule:
-    """A schedule: its name, what it does in one line, its function, and whether it is a control of another schedule."""
+    """A schedule.
+
+    name, summary   what it is called, and what it does in one line
+    function        see above
+    control         whether it rearranges another schedule
+    needs_work      whether it reads `problem.work`: without a work profile it is then refused, and a run measures first
+    """
 
     name: str
     summary: str
     function: Callable
     control: bool = False
+    needs_work: bool = False
 
     @property
     def options(self):
@@ -119,4 +126,9 @@ def find_rule(name):
         return found
     if not callable(found):
         raise UserError(f"schedule {name!r} ({_plug_ins()[name].value}) is neither a function nor a Rule")
-    return Rule(name, (found.__doc__ or "").strip().split("\n")[0], found)
+    return Rule(name, (found.__doc__ or "").strip().split("\n")[0], found, needs_work=_needs_work(found))
+
+
+def _needs_work(function):
+    """Whether a plain function says that it reads measured work: by an attribute `needs_work`."""
+    return bool(getattr(function, "needs_work", False))

@@ -67,8 +67,6 @@ def geometry(
     "fitted" (those in the calibration.json at `calibration`), a number, or one a layer.
     """
     work = problem.work
-    if work is None:
-        raise UserError("schedule 'geometry' needs a work profile; give --work work.json (made by geowidth measure)")
     raw = mix(work, mixture) if mixture is not None else signal(work, f"{geometry}/{statistic}")
     smoothing = flag("smoothing", smoothing)
     difficulty = smooth(raw) if smoothing else raw
@@ -93,4 +91,4 @@ def geometry(
     return Optimum(calibrated_surrogate(difficulty, work.widths, rate), details)
 
 
-RULE = Rule("geometry", "the optimum for measured work (nine signals or a mixture)", geometry)
+RULE = Rule("geometry", "the optimum for measured work (nine signals or a mixture)", geometry, needs_work=True)

@@ -13,7 +13,7 @@ DEFAULT_FACTORS, DEFAULT_SEEDS = (1 / 16, 1 / 4, 4.0), (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
-class CalibrationPlan:
+class CalibrationDesign:
     """What is trained: the preset's model with each layer's width times each factor, for every seed.
 
     steps: length of every training; None for the preset's.
@@ -92,6 +92,6 @@ class CalibrationPlan:
         return {**own, "preset": self.preset.name, "widths": self.preset.model.widths, "varied": self.varied}
 
     def claim(self, folder):
-        """Make the folder, or check that it belongs to the same plan."""
+        """Make the folder, or check that it belongs to the same design."""
         record = {"kind": SETTINGS_KIND, "schema": SETTINGS_SCHEMA, "settings": self.to_json()}
         records.claim_folder(folder / "settings.json", record, "a calibration")
