@@ -5,8 +5,8 @@ import torch
 from geowidth import inputs
 from geowidth.errors import UserError
 from geowidth.inputs import numbers_on, refuse_entry, short
-from geowidth.ops import cuda_support
-from geowidth.ops.backend import cuda, native
+from geowidth.ops import backend, cuda_support
+from geowidth.ops.backend import native
 
 # How far c[i, j] and c[j, i] may differ, relative to the largest entry: rounding, not another matrix.
 SYMMETRY_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -49,7 +49,7 @@ def _symmetry_facts(matrix):
 
 def symmetry_facts(c):
     """(2,) float64 on the device of c: the largest |c_ij|, infinite if any is not finite, and |c_ij - c_ji|."""
-    module = cuda()[0]
+    module = backend.cuda()[0]
     out = c.new_empty(2 + module.tile_scratch, dtype=torch.float64)
     with cuda_support.on_device(c):
         getattr(module, f"symmetry_{str(c.dtype).removeprefix('torch.')}")(
