@@ -16,7 +16,8 @@ import torch
 from benchmarks.schema import Row, device_name
 from benchmarks.timing import interleave, ratio
 from geowidth.errors import UserError
-from geowidth.ops.feed_forward.operation import explain, ffn, ffn_plain, ffn_reference
+from geowidth.ops.feed_forward.operation import explain, ffn
+from geowidth.ops.feed_forward.reference import ffn_plain, ffn_reference
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MODES = ("forward", "no gradients", "forward and backward")

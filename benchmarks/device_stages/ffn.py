@@ -146,7 +146,7 @@ def sweep(session):
 def _product(session, product, d, width, tokens):
     """(function of a tile, library alternative without arguments) for one product."""
     from geowidth.kernels import activation, gate_up, grad_hidden, grad_input
-    from geowidth.ops.feed_forward.library import hidden_buffer, part
+    from geowidth.ops.feed_forward.problem import hidden_buffer, part
     from geowidth.ops.triton_support import interpreted
 
     x, gate, up, down = (t.detach() for t in inputs(tokens, d, width, dtype_of(session), session.device))

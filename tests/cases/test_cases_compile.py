@@ -11,7 +11,7 @@ import torch
 
 import geowidth.ops
 from geowidth.ops import activate, ffn, pairwise_distances
-from geowidth.ops.feed_forward.library import padded
+from geowidth.ops.feed_forward.problem import padded
 
 for module in pkgutil.iter_modules(geowidth.ops.__path__):
     if "triton" not in module.name:

@@ -5,7 +5,7 @@ import torch
 
 from geowidth.ops import cuda_support
 from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
-from geowidth.ops.feed_forward.library import matmul_switch
+from geowidth.ops.products import matmul_switch
 from geowidth.ops.transport.cuda import CudaStep
 from geowidth.ops.transport.torch import TorchStep
 

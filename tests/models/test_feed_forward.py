@@ -8,7 +8,7 @@ from torch.nn import functional
 from geowidth.errors import UserError
 from geowidth.models.ffn import FeedForward
 from geowidth.models.transformer import ModelConfig, TaperedTransformer
-from geowidth.ops.feed_forward.operation import ffn_plain
+from geowidth.ops.feed_forward.reference import ffn_plain
 
 
 class LinearSwiGLU(nn.Module):

@@ -2,7 +2,8 @@
 
 import torch
 
-from geowidth.ops.feed_forward.operation import ffn, ffn_plain, ffn_reference
+from geowidth.ops.feed_forward.operation import ffn
+from geowidth.ops.feed_forward.reference import ffn_plain, ffn_reference
 
 NAMES = ("x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias")
 

@@ -7,8 +7,9 @@ import torch
 from ffn_cases import DEVICES, call, errors, make, outputs, plain, reference
 
 from geowidth.errors import UserError
-from geowidth.ops import ffn
-from geowidth.ops.feed_forward import library as ffn_library
+from geowidth.ops import ffn, products
+from geowidth.ops.feed_forward import blockwise
+from geowidth.ops.feed_forward.problem import padded
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 GATED = ("swiglu", "geglu", "geglu_tanh", "reglu")
@@ -75,7 +76,7 @@ def test_without_gradients_the_same_bits(dtype):
 @pytest.mark.parametrize("native", (True, False))
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_both_ways_to_multiply_two_byte_numbers(dtype, native, monkeypatch):
-    monkeypatch.setattr(ffn_library, "has_native_product", lambda _: native)
+    monkeypatch.setattr(products, "has_native_product", lambda _: native)
     inputs = make(33, 16, 13, dtype, bias=True)
     expected = outputs(reference, inputs, "swiglu")
     ours = errors(outputs(call, inputs, "swiglu"), expected)
@@ -87,7 +88,7 @@ def test_both_ways_to_multiply_two_byte_numbers(dtype, native, monkeypatch):
 def test_blocks_of_rows_change_nothing_but_rounding(rows, monkeypatch):
     inputs = make(64, 16, 13, torch.float64, bias=True)
     whole = outputs(call, inputs, "swiglu", recompute="gate_up")
-    monkeypatch.setattr(ffn_library, "CPU_ROWS", rows)
+    monkeypatch.setattr(blockwise, "CPU_ROWS", rows)
     for recompute in (None, "gate_up"):
         assert max(errors(outputs(call, inputs, "swiglu", recompute=recompute), whole)) < 1e-13
 
@@ -130,14 +131,14 @@ def test_without_gradients_no_full_hidden_buffer_exists(monkeypatch):
     buffers = []
 
     def watched(tokens, width, like, count=1):
-        buffers.append((tokens, count * ffn_library.padded(width)))
+        buffers.append((tokens, count * padded(width)))
         return torch.empty(buffers[-1], dtype=like.dtype)
 
-    monkeypatch.setattr(ffn_library, "hidden_buffer", watched)
+    monkeypatch.setattr(blockwise, "hidden_buffer", watched)
     call(inputs, "swiglu")
     assert buffers == [(912, 80)]
-    blocks = [ffn_library.blocks(1500, rows) for rows in (1500, 1000)]
-    assert blocks == [[slice(None)], [slice(0, 1000), slice(1000, 1500)]] and ffn_library.blocks(0, 0) == []
+    blocks = [blockwise.blocks(1500, rows) for rows in (1500, 1000)]
+    assert blocks == [[slice(None)], [slice(0, 1000), slice(1000, 1500)]] and blockwise.blocks(0, 0) == []
 
 
 def test_zero_tokens_give_zero_gradients(poisoned):
@@ -232,9 +233,9 @@ def test_backend_by_environment(monkeypatch):
 def test_the_switch_for_float32_products_goes_back():
     before = torch.backends.cuda.matmul.fp32_precision
     for wanted, tf32 in (("tf32", True), ("ieee", False)):
-        with ffn_library.matmul_switch(tf32):
+        with products.matmul_switch(tf32):
             assert torch.backends.cuda.matmul.fp32_precision == wanted
         assert torch.backends.cuda.matmul.fp32_precision == before
     x = torch.ones(1)
-    with ffn_library.float32_products(x, "tf32"):  # nothing to switch on a CPU
+    with products.float32_products(x, "tf32"):  # nothing to switch on a CPU
         assert torch.backends.cuda.matmul.fp32_precision == before

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import geowidth
 from geowidth.ops import ffn
-from geowidth.ops.feed_forward.operation import ffn_plain
+from geowidth.ops.feed_forward.reference import ffn_plain
 
 
 @pytest.mark.parametrize("gated,bias,recompute", [(True, False, False), (False, True, True)])

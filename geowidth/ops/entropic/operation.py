@@ -19,7 +19,7 @@ from geowidth.ops.costs import cost_pair, weights
 from geowidth.ops.entropic.descent import RANK, SMALL, Problem, Side, exponent_of
 from geowidth.ops.entropic.search import Search
 from geowidth.ops.entropic.starts import named_starts
-from geowidth.ops.feed_forward.library import float32_products
+from geowidth.ops.products import float32_products
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transport.cuda import CudaStep
 from geowidth.ops.transport.native import NativeStep

@@ -18,18 +18,48 @@ import torch
 
 from geowidth.errors import MOST, UserError, choose, whole
 from geowidth.inputs import floating
+from geowidth.ops import triton_support
 from geowidth.ops.activation.functions import activation_function
-from geowidth.ops.activation.native import SCALARS
-from geowidth.ops.backend import why_not_native
-from geowidth.ops.feed_forward import library as ffn_library
-from geowidth.ops.feed_forward.backends import OPERATION
-from geowidth.ops.feed_forward.library import Needs, Problem, gradient_rows, padded
-from geowidth.ops.feed_forward.reference import ffn_plain, ffn_reference
-
-__all__ = ["explain", "ffn", "ffn_plain", "ffn_reference"]
+from geowidth.ops.activation.native import SCALARS, NativeElementwise
+from geowidth.ops.activation.torch import TorchElementwise
+from geowidth.ops.backend import Backend, Operation, why_not_native
+from geowidth.ops.feed_forward.blockwise import Blockwise, rows_per_block
+from geowidth.ops.feed_forward.problem import Needs, Problem, gradient_rows, padded
+from geowidth.ops.feed_forward.reference import ffn_plain
+from geowidth.ops.products import float32_products, product_dtype
 
 RECOMPUTE = (None, "gate_up")
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
+
+
+class TritonImplementation:
+    """Fused Triton kernels where the tile table says so, library products elsewhere; loaded on first use."""
+
+    @staticmethod
+    def forward(problem, keep):
+        """See geowidth.ops.feed_forward.triton.forward."""
+        from geowidth.ops.feed_forward import triton
+
+        with torch.cuda.device_of(problem.x), float32_products(problem.x, problem.input_precision):
+            return triton.forward(problem, keep)
+
+    @staticmethod
+    def backward(problem, grad_y, g, u, needs):
+        """See geowidth.ops.feed_forward.triton.backward."""
+        from geowidth.ops.feed_forward import triton
+
+        with torch.cuda.device_of(problem.x), float32_products(problem.x, problem.input_precision):
+            return triton.backward(problem, grad_y, g, u, needs)
+
+
+OPERATION = Operation(
+    "ffn",
+    [
+        Backend("native", ("cpu",), Blockwise(NativeElementwise), why_not_native),
+        Backend("triton", ("cuda", "cpu"), TritonImplementation, triton_support.why_not),
+        Backend("torch", ("cpu", "cuda"), Blockwise(TorchElementwise)),
+    ],
+)
 
 
 def _choose(x, backend):
@@ -297,7 +327,7 @@ def explain(tokens, dimension, width, *, dtype=torch.bfloat16, device="cuda", ch
         return tiles.explain(dimension, tokens, width, chip=chip, bits=dtype.itemsize * 8)
     empty = torch.empty(tokens, dimension, dtype=dtype, device="meta")
     problem = Problem(empty, None, empty, empty, None, None, None, None)
-    product = ffn_library.product_dtype(empty, "cpu")
-    rows = ffn_library.rows_per_block(problem, "cpu")
+    product = product_dtype(empty, "cpu")
+    rows = rows_per_block(problem, "cpu")
     elementwise = "plain torch" if why_not_native() else "the native activation kernels"
     return f"library products in {product} around {elementwise}, {rows} of {tokens} tokens at a time"

@@ -9,7 +9,8 @@ import torch
 
 from geowidth.kernels import activation, grad_hidden, grad_input, tiles
 from geowidth.kernels import gate_up as gate_up_kernel
-from geowidth.ops.feed_forward.library import gradient_rows, hidden_buffer, linear, part, without_padding
+from geowidth.ops.feed_forward.blockwise import linear
+from geowidth.ops.feed_forward.problem import gradient_rows, hidden_buffer, part, without_padding
 from geowidth.ops.triton_support import interpreted
 
 
@@ -72,7 +73,7 @@ def forward(problem, keep):
 
 
 def backward(problem, grad_y, g, u, needs):
-    """Gradients as ffn_library.backward gives them."""
+    """Gradients as geowidth.ops.feed_forward.blockwise.backward gives them."""
     problem, grad_y = problem.prepared(), grad_y.contiguous()
     x, width, gated = problem.x, problem.width, problem.gate is not None
     slots, bias_slots = needs.slots(gated), needs.slots(gated, bias=True)

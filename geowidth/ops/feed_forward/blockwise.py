@@ -7,138 +7,15 @@ On a CPU, bfloat16 and float16 products are computed in float32 unless the proce
 library's fallback is up to a hundred times slower than float32.
 """
 
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
-
 import torch
 
-from geowidth.ops.activation.functions import ActivationFunction
+from geowidth.ops.feed_forward.problem import gradient_rows, hidden_buffer, padded, part, without_padding
+from geowidth.ops.products import float32_products, product_dtype
 
 # Tokens at a time on a CPU: enough that the library runs at full speed, few enough that a block stays small. Products
 # of two-byte numbers need more, as the library lays out the weights anew at each call.
 CPU_ROWS, CPU_ROWS_TWO_BYTES = 1024, 8192
 EVERYTHING = slice(None)
-
-
-class Problem(NamedTuple):
-    """Inputs of one layer. x (tokens, d); gate, up, down (width, d), gate None when ungated; biases or None."""
-
-    x: torch.Tensor
-    gate: torch.Tensor | None
-    up: torch.Tensor
-    down: torch.Tensor
-    gate_bias: torch.Tensor | None
-    up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
-    function: ActivationFunction
-    input_precision: str = "ieee"
-
-    @property
-    def tokens(self):
-        return self.x.shape[0]
-
-    @property
-    def width(self):
-        return self.up.shape[0]
-
-    @property
-    def dimension(self):
-        return self.x.shape[1]
-
-    def prepared(self, dtype=None):
-        """The same with every operand row-major, so that results do not depend on how inputs happened to lie, and with
-        weights and biases, not x, in `dtype` (None: as they are)."""
-        if dtype is None or dtype == self.x.dtype:
-            ready = [t if t is None or t.is_contiguous() else t.contiguous() for t in self[:7]]
-        else:
-            ready = [self.x.contiguous(), *(None if t is None else t.to(dtype).contiguous() for t in self[1:7])]
-        return Problem(*ready, *self[7:])
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Which gradients are wanted."""
-
-    x: bool
-    gate: bool
-    up: bool
-    down: bool
-    gate_bias: bool
-    up_bias: bool
-
-    def slots(self, gated, bias=False):
-        """Names of the projections whose weight (or bias) gradients share one buffer, in its order."""
-        flags = {"gate": self.gate_bias if bias else self.gate, "up": self.up_bias if bias else self.up}
-        return [name for name in (("gate", "up") if gated else ("up",)) if flags[name]]
-
-
-def padded(width):
-    """The row stride of a hidden buffer: width rounded up to a multiple of 8, so that every row starts aligned."""
-    return -(-width // 8) * 8
-
-
-def hidden_buffer(tokens, width, like, count=1):
-    """An uninitialised buffer of `count` adjacent hidden matrices (tokens, width), each padded; see `part`."""
-    return torch.empty(tokens, count * padded(width), dtype=like.dtype, device=like.device)
-
-
-def part(buffer, width, index=0):
-    """The `index`-th hidden matrix (tokens, width) of a buffer: a view with row stride count * padded(width)."""
-    return buffer if buffer.shape[1] == width else buffer.narrow(1, index * padded(width), width)
-
-
-def gradient_rows(slots, width):
-    """Rows of a weight-gradient buffer holding `slots` projections one above the other."""
-    return len(slots) * padded(width) if len(slots) > 1 else len(slots) * width
-
-
-def without_padding(buffer, slots, width):
-    """A gradient buffer of `gradient_rows`, the rows after each projection set to zero: no result holds chance bits."""
-    if len(slots) > 1:
-        for row in (width, padded(width) + width):
-            buffer[row : row + padded(width) - width] = 0
-    return buffer
-
-
-@cache
-def has_native_product(dtype):
-    """Whether this processor multiplies matrices of a two-byte dtype with instructions made for it."""
-    if dtype == torch.bfloat16:
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-
-
-def product_dtype(x, device=None):
-    """The dtype in which the library multiplies x (on device type `device`, by default its own)."""
-    on_cpu = (device or x.device.type) == "cpu"
-    if on_cpu and x.dtype in (torch.bfloat16, torch.float16) and not has_native_product(x.dtype):
-        return torch.float32
-    return x.dtype
-
-
-def float32_products(x, input_precision):
-    """A context: the library's float32 products on a GPU at this precision, whatever the process-wide switch says."""
-    if x.dtype != torch.float32 or x.device.type != "cuda":
-        return nullcontext()
-    return matmul_switch(input_precision == "tf32")
-
-
-@contextmanager
-def matmul_switch(tf32):
-    """Torch's own switch for float32 products on a GPU, on or off, and back to what it was."""
-    matmul = torch.backends.cuda.matmul
-    if hasattr(matmul, "fp32_precision"):  # the older name may not be touched where the newer one was set
-        name, value = "fp32_precision", "tf32" if tf32 else "ieee"
-    else:
-        name, value = "allow_tf32", tf32
-    before = getattr(matmul, name)
-    setattr(matmul, name, value)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, before)
 
 
 def linear(x, weight, bias, out):
@@ -311,3 +188,20 @@ class _Backward:
             torch.mm(parts["up"], self.problem.up, out=wide)
         if not same:
             out.copy_(wide)
+
+
+class Blockwise:
+    """The layer in blocks of rows around one elementwise implementation."""
+
+    def __init__(self, elementwise):
+        self.elementwise = elementwise
+
+    def forward(self, problem, keep):
+        """As the function `forward`."""
+        with float32_products(problem.x, problem.input_precision):
+            return forward(problem, self.elementwise, keep)
+
+    def backward(self, problem, grad_y, g, u, needs):
+        """As the function `backward`."""
+        with float32_products(problem.x, problem.input_precision):
+            return backward(problem, grad_y, g, u, needs, self.elementwise)
