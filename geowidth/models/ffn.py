@@ -25,7 +25,7 @@ class FeedForward(nn.Module):
     dimension: d. width: any whole number from 0 up. activation: a name of geowidth.ops.activation; a GLU name
     ("swiglu", "geglu", "geglu_tanh", "reglu") makes the layer gated, a plain one ("gelu", "silu", ...) ungated unless
     gated=True, as in configs that say "silu" for a SwiGLU layer. bias: biases on every projection. recompute, backend,
-    input_precision: as in geowidth.ops.ffn.ffn. device, dtype: of the parameters.
+    input_precision: as in geowidth.ops.ffn. device, dtype: of the parameters.
 
     Parameters gate, up and down are (width, dimension) each; gate_bias and up_bias (width,), down_bias (dimension,).
     They start uniform in +-1/sqrt(inputs), like nn.Linear's. `load_state_dict` also takes the names and layouts of

@@ -6,7 +6,7 @@ formed (`route`) depends on the dtype, the chip, and what torch offers:
 
 float64 products, of float32 and float64 clouds on chips whose float64 is fast. An H100 or H200 does 67 TFLOP/s in
     float64 and in true float32 alike, so this costs what a float32 product would, needs no centring, and TF32 never
-    comes into it. Errors and the share NEAR of refined pairs are those of _distances_torch.NEAR.
+    comes into it. Errors and the share NEAR of refined pairs are those of geowidth.ops.distances.torch.NEAR.
 
 16-bit products on tensor cores, of float16 and bfloat16 clouds: the products are exact, their sums are cut off. A step
     adds 16 products to a float32 accumulator on Hopper, 8 on Ampere; all are aligned to the largest with 2 bits more

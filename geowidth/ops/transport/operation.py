@@ -23,7 +23,7 @@ from geowidth.ops.transport.torch import TorchStep
 from geowidth.ops.transport.triton import TritonStep
 
 LEAST_EPS = 1e-12  # of the cost's range
-LEAST_SCALE = 1e-300  # and its inverse: where eps or 1 / eps comes near the end of float64
+SMALLEST, LARGEST = 1e-300, 1e300  # beyond, eps or 1 / eps comes near the end of float64
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000,
         raise UserError("cost's differences leave the range of float64; divide cost and eps by one number")
     if eps < LEAST_EPS * extent:
         raise UserError(f"eps is {eps:g}; at least {LEAST_EPS * extent:.3g} (1e-12 of the cost's range)")
-    if not LEAST_SCALE <= eps <= 1 / LEAST_SCALE:
-        raise UserError(f"eps is {eps:g}; allowed: {LEAST_SCALE:g} to {1 / LEAST_SCALE:g}: scale cost and eps alike")
+    if not SMALLEST <= eps <= LARGEST:
+        raise UserError(f"eps is {eps:g}; allowed: {SMALLEST:g} to {LARGEST:g}: scale cost and eps alike")
     step = chosen.run(torch.zeros_like(a), torch.zeros_like(b), a, b, threads)
     plan = torch.zeros_like(reduced)
     error, passes, *_ = step(reduced.neg_(), 1 / eps, plan, tolerance, max_iterations)
