@@ -8,12 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/dispatch.h"
 #include "cpu/magnitude.h"
-
-GEOWIDTH_DECLARE(void two_smallest(const double*, const double*, int64_t, double*, double*, int64_t*);
-                 bool lower_duals(const double*, double, int64_t, int64_t, double, double*);
-                 double relax(const double*, const double*, double, int64_t, int64_t, double*, int64_t*, int64_t*))
 
 namespace geowidth {
 namespace {

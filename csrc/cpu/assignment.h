@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cpu/dispatch.h"
+
 namespace geowidth {
 
 struct AssignmentStatistics {
@@ -26,3 +28,18 @@ AssignmentStatistics solve_assignment(const double* cost, int64_t n, int64_t str
                                       double* column_dual, double* row_dual);
 
 }  // namespace geowidth
+
+// The solver's row scans. The smallest and second smallest of cost[j] - dual[j], and the first j of the smallest.
+GEOWIDTH_DECLARE(void two_smallest(const double* cost, const double* dual, int64_t n, double* first, double* second,
+                                   int64_t* index))
+
+// dual[j] = min(dual[j], cost[j] - level) for all j but `home`, where that is less by more than `slack`; true if any
+// was lowered.
+GEOWIDTH_DECLARE(bool lower_duals(const double* cost, double level, int64_t home, int64_t n, double slack,
+                                  double* dual))
+
+// One step of Dijkstra's search from `row`: open[j] = min(open[j], cost[j] - dual[j] + shift), with `parent` following.
+// Settled columns carry dual -infinity, so that nothing reaches them, and `open` infinity. Returns the smallest open
+// distance and, in `index`, its first column.
+GEOWIDTH_DECLARE(double relax(const double* cost, const double* dual, double shift, int64_t row, int64_t n,
+                              double* open, int64_t* parent, int64_t* index))

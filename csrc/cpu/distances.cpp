@@ -58,9 +58,6 @@ class Packed {
   Rows<T> rows_;
 };
 
-void distance_strip(const Strip<float>& strip) { GEOWIDTH_DISPATCH(distance_strip_float, strip); }
-void distance_strip(const Strip<double>& strip) { GEOWIDTH_DISPATCH(distance_strip_double, strip); }
-
 // Writes the transpose of `rows` x `columns` entries (row stride `tile`), one whole cache line after another. (Transposing
 // four by four in registers scatters each line's pieces, and was slower.)
 template <typename T>
@@ -93,7 +90,7 @@ class Engine {
       Strip<T> strip{gram.get() + r * tile, row + r, std::min(strip_rows, rows - r), column, columns, &x_, &y_,
                      &targets_, {}};
       for (int g = 0; g < 3; ++g) strip.result[g] = results.get() + g * strip_rows * tile;
-      distance_strip(strip);
+      GEOWIDTH_DISPATCH(distance_strip, strip);
       write(strip);
     }
   }

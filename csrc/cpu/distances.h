@@ -59,5 +59,4 @@ void pairwise_distances(const T* x, int64_t n, const T* y, int64_t m, int64_t de
 
 GEOWIDTH_DECLARE(void gram_tile(const double* a, const double* b, int64_t depth, int64_t a_panels, int64_t b_panels,
                                 bool triangle, double* gram))
-GEOWIDTH_DECLARE(void distance_strip_float(const Strip<float>& strip))
-GEOWIDTH_DECLARE(void distance_strip_double(const Strip<double>& strip))
+GEOWIDTH_DECLARE(void distance_strip(const Strip<float>& strip); void distance_strip(const Strip<double>& strip))

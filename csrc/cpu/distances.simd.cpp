@@ -1,11 +1,12 @@
 #include "cpu/distances.h"
+
+#include "cpu/lanes.h"
 #include "geometry/hyperbolic.h"
 #include "geometry/raw.h"
 #include "geometry/rows.h"
 #include "geometry/spherical.h"
 
-namespace geowidth {
-namespace GEOWIDTH_VARIANT {
+namespace geowidth::GEOWIDTH_VARIANT {
 namespace {
 
 #if defined(__AVX512F__)
@@ -17,26 +18,30 @@ constexpr int vector_bytes = 16, kernel_rows = 4, kernel_vectors = 6;  // 24 of 
 #else
 constexpr int vector_bytes = 16, kernel_rows = 4, kernel_vectors = 2;  // 8 of 16
 #endif
-constexpr int lanes = vector_bytes / 8;
-constexpr int kernel_columns = kernel_vectors * lanes;
+constexpr int width = vector_bytes / 8;
+constexpr int kernel_columns = kernel_vectors * width;
 // Columns of x and y worked on at a time: a panel's share stays in the first cache.
 constexpr int64_t depth_block = 256;
 static_assert(panel % kernel_rows == 0 && panel % kernel_columns == 0, "panels hold whole kernels");
 
-typedef double Vector __attribute__((vector_size(vector_bytes), aligned(8), may_alias));
-typedef float HalfVector __attribute__((vector_size(vector_bytes / 2), aligned(4), may_alias));
+using Register = Vector<double, width>;
+
+template <typename T>
+inline Register load_register(const T* p) {
+  return load_as<double, width>(p);
+}
 
 // gram[r][c] += sum_k a[k][r] b[k][c] for kernel_rows x kernel_columns entries, k in order.
 inline void gram_kernel(const double* a, const double* b, int64_t depth, double* gram) {
-  Vector sum[kernel_rows][kernel_vectors];
+  Register sum[kernel_rows][kernel_vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kernel_rows; ++r)
 #pragma GCC unroll 6
-    for (int v = 0; v < kernel_vectors; ++v) sum[r][v] = *reinterpret_cast<const Vector*>(gram + r * tile + v * lanes);
+    for (int v = 0; v < kernel_vectors; ++v) sum[r][v] = load_register(gram + r * tile + v * width);
   for (int64_t k = 0; k < depth; ++k, a += panel, b += panel) {
-    Vector column[kernel_vectors];
+    Register column[kernel_vectors];
 #pragma GCC unroll 6
-    for (int v = 0; v < kernel_vectors; ++v) column[v] = *reinterpret_cast<const Vector*>(b + v * lanes);
+    for (int v = 0; v < kernel_vectors; ++v) column[v] = load_register(b + v * width);
 #pragma GCC unroll 8
     for (int r = 0; r < kernel_rows; ++r)
 #pragma GCC unroll 6
@@ -45,29 +50,21 @@ inline void gram_kernel(const double* a, const double* b, int64_t depth, double*
 #pragma GCC unroll 8
   for (int r = 0; r < kernel_rows; ++r)
 #pragma GCC unroll 6
-    for (int v = 0; v < kernel_vectors; ++v) *reinterpret_cast<Vector*>(gram + r * tile + v * lanes) = sum[r][v];
-}
-
-inline Vector load(const double* p) { return *reinterpret_cast<const Vector*>(p); }
-inline Vector load(const float* p) { return __builtin_convertvector(*reinterpret_cast<const HalfVector*>(p), Vector); }
-
-inline double sum_of(Vector v) {
-  double s = 0;
-  for (int l = 0; l < lanes; ++l) s += v[l];
-  return s;
+    for (int v = 0; v < kernel_vectors; ++v) store(gram + r * tile + v * width, sum[r][v]);
 }
 
 // |x - y|^2 from the rows themselves.
 template <typename T>
 double direct_square(const T* x, const T* y, int64_t depth) {
-  Vector first = {}, second = {};
+  Register first = {}, second = {};
   int64_t k = 0;
-  for (; k + 2 * lanes <= depth; k += 2 * lanes) {
-    const Vector d = load(x + k) - load(y + k), e = load(x + k + lanes) - load(y + k + lanes);
+  for (; k + 2 * width <= depth; k += 2 * width) {
+    const Register d = load_register(x + k) - load_register(y + k);
+    const Register e = load_register(x + k + width) - load_register(y + k + width);
     first += d * d;
     second += e * e;
   }
-  double sum = sum_of(first + second);
+  double sum = total<double>(first + second);
   for (; k < depth; ++k) {
     const double d = static_cast<double>(x[k]) - static_cast<double>(y[k]);
     sum += d * d;
@@ -77,10 +74,10 @@ double direct_square(const T* x, const T* y, int64_t depth) {
 
 // a - factor b with one rounding.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-inline Vector residual(Vector a, double factor, Vector b) { return a - factor * b; }
+inline Register residual(Register a, double factor, Register b) { return a - factor * b; }
 #else
-inline Vector residual(Vector a, double factor, Vector b) {
-  for (int l = 0; l < lanes; ++l) a[l] = fma(-factor, b[l], a[l]);
+inline Register residual(Register a, double factor, Register b) {
+  for (int l = 0; l < width; ++l) a[l] = fma(-factor, b[l], a[l]);
   return a;
 }
 #endif
@@ -90,14 +87,14 @@ template <typename T>
 double direct_half_square(const T* x, const T* y, int64_t depth, double square_x, double square_y, double dot) {
   const auto rows = geometry::ordered(x, y, depth, square_x, square_y);
   const double factor = geometry::projection_factor(dot, rows.square_b, x);
-  Vector squares = {}, alongs = {};
+  Register squares = {}, alongs = {};
   int64_t k = 0;
-  for (; k + lanes <= depth; k += lanes) {
-    const Vector base = load(rows.b + k), r = residual(load(rows.a + k), factor, base);
+  for (; k + width <= depth; k += width) {
+    const Register base = load_register(rows.b + k), r = residual(load_register(rows.a + k), factor, base);
     squares += r * r;
     alongs += r * base;
   }
-  double square = sum_of(squares), along = sum_of(alongs);
+  double square = total<double>(squares), along = total<double>(alongs);
   for (; k < depth; ++k) {
     const double base = static_cast<double>(rows.b[k]), r = fma(-factor, base, static_cast<double>(rows.a[k]));
     square += r * r;
@@ -172,7 +169,7 @@ void hyperbolic_row(const T* __restrict half, T scale, T* __restrict out) {
 }
 
 template <typename T>
-void distance_strip(const Strip<T>& s) {
+void fill_strip(const Strip<T>& s) {
   const Targets<T>& t = *s.targets;
   for (int64_t r = 0; r < s.rows; ++r) {
     const int64_t i = s.row + r;
@@ -212,8 +209,7 @@ void gram_tile(const double* a, const double* b, int64_t depth, int64_t a_panels
   }
 }
 
-void distance_strip_float(const Strip<float>& strip) { distance_strip(strip); }
-void distance_strip_double(const Strip<double>& strip) { distance_strip(strip); }
+void distance_strip(const Strip<float>& strip) { fill_strip(strip); }
+void distance_strip(const Strip<double>& strip) { fill_strip(strip); }
 
-}  // namespace GEOWIDTH_VARIANT
-}  // namespace geowidth
+}  // namespace geowidth::GEOWIDTH_VARIANT

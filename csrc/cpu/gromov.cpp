@@ -4,24 +4,11 @@
 #include <cmath>
 #include <vector>
 
-#include "cpu/dispatch.h"
 #include "cpu/magnitude.h"
 #include "cpu/thread_pool.h"
 
-GEOWIDTH_DECLARE(double row_square_difference_float(const float*, const float*, const int64_t*, int64_t);
-                 double row_square_difference_double(const double*, const double*, const int64_t*, int64_t);
-                 void add_scaled_difference(double*, double, const double*, const double*, int64_t))
-
 namespace geowidth {
 namespace {
-
-double row_difference(const float* a, const float* b, const int64_t* column, int64_t n) {
-  return GEOWIDTH_DISPATCH(row_square_difference_float, a, b, column, n);
-}
-
-double row_difference(const double* a, const double* b, const int64_t* column, int64_t n) {
-  return GEOWIDTH_DISPATCH(row_square_difference_double, a, b, column, n);
-}
 
 constexpr int64_t tile = 64;
 
@@ -33,7 +20,8 @@ double matched_square_difference(const T* a, int64_t stride_a, const T* b, int64
   std::vector<double> rows(n);
   parallel_for(n, 16, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      rows[i] = row_difference(a + i * stride_a, b + (row ? row[i] : i) * stride_b, column, n);
+      rows[i] = GEOWIDTH_DISPATCH(row_square_difference, a + i * stride_a, b + (row ? row[i] : i) * stride_b, column,
+                                  n);
   });
   double sum = 0;
   for (double r : rows) sum += r;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cpu/dispatch.h"
+
 namespace geowidth {
 
 // sum_ik (a[i, k] - b[row[i], column[k]])^2 in float64; T is float or double, a null map means the identity.
@@ -26,3 +28,10 @@ int64_t improve_by_swaps(const double* d1, const double* d2, double* cost, int64
                          int64_t most, int threads);
 
 }  // namespace geowidth
+
+// sum_k (a[k] - b[column[k]])^2 in float64; a null `column` means the identity.
+GEOWIDTH_DECLARE(double row_square_difference(const float* a, const float* b, const int64_t* column, int64_t n);
+                 double row_square_difference(const double* a, const double* b, const int64_t* column, int64_t n))
+
+// row[k] += scale * (b0[k] - b1[k])
+GEOWIDTH_DECLARE(void add_scaled_difference(double* row, double scale, const double* b0, const double* b1, int64_t n))

@@ -1,167 +1,15 @@
 #include "cpu/persistence_kernels.h"
 
-#if defined(__AVX512F__) || defined(__AVX2__)
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC's own AVX-512 header, by design
-#endif
-#include <immintrin.h>
-#endif
+#include "cpu/lanes.h"
 
-namespace geowidth {
-namespace GEOWIDTH_VARIANT {
+namespace geowidth::GEOWIDTH_VARIANT {
 namespace {
 
-constexpr double infinity = __builtin_inf();
+using Lengths = Vector<double>;
+using Block = Vector<uint64_t>;  // eight words of a bit set
 
-// Eight doubles compared at once: bit k of a result speaks of lane k.
-#if defined(__AVX512F__)
-struct Lanes {
-  __m512d value;
-};
-inline Lanes load(const double* p) { return {_mm512_loadu_pd(p)}; }
-inline Lanes spread(double x) { return {_mm512_set1_pd(x)}; }
-inline unsigned less(Lanes a, Lanes b) { return _mm512_cmp_pd_mask(a.value, b.value, _CMP_LT_OQ); }
-inline unsigned less_equal(Lanes a, Lanes b) { return _mm512_cmp_pd_mask(a.value, b.value, _CMP_LE_OQ); }
-inline Lanes larger(Lanes a, Lanes b) { return {_mm512_max_pd(a.value, b.value)}; }
-inline Lanes smaller(Lanes a, Lanes b) { return {_mm512_min_pd(a.value, b.value)}; }
-inline void store(double* p, Lanes a) { _mm512_storeu_pd(p, a.value); }
-// In each lane, `yes` where a < b, else `no`.
-inline Lanes where_less(Lanes a, Lanes b, Lanes yes, Lanes no) {
-  return {_mm512_mask_blend_pd(_mm512_cmp_pd_mask(a.value, b.value, _CMP_LT_OQ), no.value, yes.value)};
-}
-
-// Eight words of a bit set.
-struct Block {
-  __m512i value;
-};
-inline Block load(const uint64_t* p) { return {_mm512_load_si512(p)}; }
-inline void store(uint64_t* p, Block a) { _mm512_store_si512(p, a.value); }
-inline Block both(Block a, Block b) { return {_mm512_and_si512(a.value, b.value)}; }
-inline Block either(Block a, Block b) { return {_mm512_or_si512(a.value, b.value)}; }
-inline Block without(Block a, Block b) { return {_mm512_andnot_si512(b.value, a.value)}; }
-inline bool any(Block a) { return _mm512_test_epi64_mask(a.value, a.value) != 0; }
-#elif defined(__AVX2__)
-struct Lanes {
-  __m256d low, high;
-};
-inline Lanes load(const double* p) { return {_mm256_loadu_pd(p), _mm256_loadu_pd(p + 4)}; }
-inline Lanes spread(double x) { return {_mm256_set1_pd(x), _mm256_set1_pd(x)}; }
-inline unsigned less(Lanes a, Lanes b) {
-  return _mm256_movemask_pd(_mm256_cmp_pd(a.low, b.low, _CMP_LT_OQ)) |
-         _mm256_movemask_pd(_mm256_cmp_pd(a.high, b.high, _CMP_LT_OQ)) << 4;
-}
-inline unsigned less_equal(Lanes a, Lanes b) {
-  return _mm256_movemask_pd(_mm256_cmp_pd(a.low, b.low, _CMP_LE_OQ)) |
-         _mm256_movemask_pd(_mm256_cmp_pd(a.high, b.high, _CMP_LE_OQ)) << 4;
-}
-inline Lanes larger(Lanes a, Lanes b) { return {_mm256_max_pd(a.low, b.low), _mm256_max_pd(a.high, b.high)}; }
-inline Lanes smaller(Lanes a, Lanes b) { return {_mm256_min_pd(a.low, b.low), _mm256_min_pd(a.high, b.high)}; }
-inline void store(double* p, Lanes a) {
-  _mm256_storeu_pd(p, a.low);
-  _mm256_storeu_pd(p + 4, a.high);
-}
-inline Lanes where_less(Lanes a, Lanes b, Lanes yes, Lanes no) {
-  return {_mm256_blendv_pd(no.low, yes.low, _mm256_cmp_pd(a.low, b.low, _CMP_LT_OQ)),
-          _mm256_blendv_pd(no.high, yes.high, _mm256_cmp_pd(a.high, b.high, _CMP_LT_OQ))};
-}
-
-struct Block {
-  __m256i low, high;
-};
-inline Block load(const uint64_t* p) {
-  return {_mm256_load_si256(reinterpret_cast<const __m256i*>(p)),
-          _mm256_load_si256(reinterpret_cast<const __m256i*>(p + 4))};
-}
-inline void store(uint64_t* p, Block a) {
-  _mm256_store_si256(reinterpret_cast<__m256i*>(p), a.low);
-  _mm256_store_si256(reinterpret_cast<__m256i*>(p + 4), a.high);
-}
-inline Block both(Block a, Block b) { return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)}; }
-inline Block either(Block a, Block b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
-inline Block without(Block a, Block b) {
-  return {_mm256_andnot_si256(b.low, a.low), _mm256_andnot_si256(b.high, a.high)};
-}
-inline bool any(Block a) {
-  const __m256i union_of = _mm256_or_si256(a.low, a.high);
-  return !_mm256_testz_si256(union_of, union_of);
-}
-#else
-struct Lanes {
-  double value[8];
-};
-inline Lanes load(const double* p) {
-  Lanes a;
-  for (int k = 0; k < 8; ++k) a.value[k] = p[k];
-  return a;
-}
-inline Lanes spread(double x) {
-  Lanes a;
-  for (int k = 0; k < 8; ++k) a.value[k] = x;
-  return a;
-}
-inline unsigned less(const Lanes& a, const Lanes& b) {
-  unsigned mask = 0;
-  for (int k = 0; k < 8; ++k) mask |= unsigned(a.value[k] < b.value[k]) << k;
-  return mask;
-}
-inline unsigned less_equal(const Lanes& a, const Lanes& b) {
-  unsigned mask = 0;
-  for (int k = 0; k < 8; ++k) mask |= unsigned(a.value[k] <= b.value[k]) << k;
-  return mask;
-}
-inline Lanes larger(Lanes a, const Lanes& b) {
-  for (int k = 0; k < 8; ++k) a.value[k] = a.value[k] > b.value[k] ? a.value[k] : b.value[k];
-  return a;
-}
-inline Lanes smaller(Lanes a, const Lanes& b) {
-  for (int k = 0; k < 8; ++k) a.value[k] = a.value[k] < b.value[k] ? a.value[k] : b.value[k];
-  return a;
-}
-inline void store(double* p, const Lanes& a) {
-  for (int k = 0; k < 8; ++k) p[k] = a.value[k];
-}
-inline Lanes where_less(const Lanes& a, const Lanes& b, const Lanes& yes, Lanes no) {
-  for (int k = 0; k < 8; ++k) no.value[k] = a.value[k] < b.value[k] ? yes.value[k] : no.value[k];
-  return no;
-}
-
-struct Block {
-  uint64_t word[8];
-};
-inline Block load(const uint64_t* p) {
-  Block a;
-  for (int k = 0; k < 8; ++k) a.word[k] = p[k];
-  return a;
-}
-inline void store(uint64_t* p, const Block& a) {
-  for (int k = 0; k < 8; ++k) p[k] = a.word[k];
-}
-inline Block both(Block a, const Block& b) {
-  for (int k = 0; k < 8; ++k) a.word[k] &= b.word[k];
-  return a;
-}
-inline Block either(Block a, const Block& b) {
-  for (int k = 0; k < 8; ++k) a.word[k] |= b.word[k];
-  return a;
-}
-inline Block without(Block a, const Block& b) {
-  for (int k = 0; k < 8; ++k) a.word[k] &= ~b.word[k];
-  return a;
-}
-inline bool any(const Block& a) {
-  uint64_t union_of = 0;
-  for (int k = 0; k < 8; ++k) union_of |= a.word[k];
-  return union_of != 0;
-}
-#endif
-
-// The same from p, of which only `count` entries exist: the lanes beyond hold infinity.
-inline Lanes load(const double* p, int64_t count) {
-  if (count >= 8) return load(p);
-  double padded[8];
-  for (int k = 0; k < 8; ++k) padded[k] = k < count ? p[k] : infinity;
-  return load(padded);
-}
+// Lengths from p, of which only `count` exist: the lanes beyond hold infinity.
+inline Lengths load_lengths(const double* p, int64_t count) { return take(p, count, infinity); }
 
 inline int lowest_bit(unsigned mask) { return __builtin_ctz(mask); }
 
@@ -172,27 +20,20 @@ inline void clear_bit(uint64_t* bits, int64_t k) { bits[k >> 6] &= ~(uint64_t{1}
 }  // namespace
 
 double row_maximum(const double* row, int64_t n) {
-  Lanes best = spread(0);
+  Lengths best = spread(0.0);
   int64_t k = 0;
   for (; k + 8 <= n; k += 8) best = larger(best, load(row + k));
-  double lane[8], result = 0;
-  store(lane, best);
-  for (double x : lane) result = x > result ? x : result;
+  double result = largest(best, 0.0);
   for (; k < n; ++k) result = row[k] > result ? row[k] : result;
   return result;
 }
 
 void near_vertices(const double* row, int64_t n, int64_t self, int32_t* out) {
-  Lanes best = spread(infinity), place = spread(double(self / 8));
+  Lengths best = spread(infinity), place = spread(double(self / 8));
   for (int64_t begin = 0; begin < n; begin += 8) {
-    Lanes length = load(row + begin, n - begin);
-    if (self - begin < 8 && self >= begin) {
-      double lane[8];
-      store(lane, length);
-      lane[self - begin] = infinity;
-      length = load(lane);
-    }
-    place = where_less(length, best, spread(double(begin / 8)), place);
+    Lengths length = load_lengths(row + begin, n - begin);
+    if (self - begin < 8 && self >= begin) length[self - begin] = infinity;
+    place = length < best ? spread(double(begin / 8)) : place;
     best = smaller(best, length);
   }
   double lane[8], length[8];
@@ -217,12 +58,12 @@ int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* nei
   int64_t found = 0;
   for (int64_t begin = u + 1; begin < n; begin += 8) {
     const int64_t left = n - begin;
-    const Lanes length = load(row + begin, left);
-    unsigned mask = less_equal(length, spread(limit));
+    const Lengths length = load_lengths(row + begin, left);
+    unsigned mask = mask_of(length <= limit);
     if (left < 8) mask &= (1u << left) - 1;
     for (int64_t h = 0; h < neighbour_count && mask; ++h) {
       const int64_t w = neighbours[h];
-      mask &= ~(less(load(distances.row(w) + begin, left), length) & less(spread(row[w]), length));
+      mask &= ~(mask_of((load_lengths(distances.row(w) + begin, left) < length) & (row[w] < length)));
     }
     for (; mask; mask &= mask - 1) out[found++] = int32_t(begin + lowest_bit(mask));
   }
@@ -230,11 +71,10 @@ int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* nei
 }
 
 bool any_below(const double* p, const double* q, int64_t n, double limit) {
-  const Lanes bound = spread(limit);
   int64_t k = 0;
   for (; k + 32 <= n; k += 32) {
     unsigned mask = 0;
-    for (int j = 0; j < 32; j += 8) mask |= less(load(p + k + j), bound) & less(load(q + k + j), bound);
+    for (int j = 0; j < 32; j += 8) mask |= mask_of((load(p + k + j) < limit) & (load(q + k + j) < limit));
     if (mask) return true;
   }
   for (; k < n; ++k)
@@ -243,29 +83,25 @@ bool any_below(const double* p, const double* q, int64_t n, double limit) {
 }
 
 int64_t count_within(const double* p, const double* q, int64_t n, double limit) {
-  const Lanes bound = spread(limit);
   int64_t count = 0, k = 0;
   for (; k + 8 <= n; k += 8)
-    count += __builtin_popcount(less_equal(load(p + k), bound) & less_equal(load(q + k), bound));
+    count += __builtin_popcount(mask_of((load(p + k) <= limit) & (load(q + k) <= limit)));
   for (; k < n; ++k) count += p[k] <= limit && q[k] <= limit;
   return count;
 }
 
 int64_t lowest_bridge(const double* p, const double* q, int64_t n, double limit) {
-  Lanes best = spread(limit);
+  Lengths best = spread(limit);
   int64_t k = 0;
   for (; k + 8 <= n; k += 8) best = smaller(best, larger(load(p + k), load(q + k)));
-  double lane[8], lowest = limit;
-  store(lane, best);
-  for (double x : lane) lowest = x < lowest ? x : lowest;
+  double lowest = smallest(best, limit);
   for (; k < n; ++k) {
     const double x = p[k] > q[k] ? p[k] : q[k];
     lowest = x < lowest ? x : lowest;
   }
   if (!(lowest < limit)) return -1;
-  const Lanes bound = spread(lowest);
   for (k = 0; k < n; k += 8) {
-    const unsigned mask = less_equal(load(p + k, n - k), bound) & less_equal(load(q + k, n - k), bound);
+    const unsigned mask = mask_of((load_lengths(p + k, n - k) <= lowest) & (load_lengths(q + k, n - k) <= lowest));
     if (mask) return k + lowest_bit(mask);
   }
   return -1;
@@ -273,11 +109,10 @@ int64_t lowest_bridge(const double* p, const double* q, int64_t n, double limit)
 
 int64_t edges_between(const double* row, int64_t u, int64_t n, double low, double high, double scale, uint64_t* out) {
   constexpr double last_key = double((uint64_t{1} << key_bits) - 1);
-  const Lanes from = spread(low), to = spread(high);
   int64_t found = 0;
   for (int64_t begin = u + 1; begin < n; begin += 8) {
-    const Lanes length = load(row + begin, n - begin);
-    for (unsigned mask = less_equal(from, length) & less(length, to); mask; mask &= mask - 1) {
+    const Lengths length = load_lengths(row + begin, n - begin);
+    for (unsigned mask = mask_of((low <= length) & (length < high)); mask; mask &= mask - 1) {
       const int64_t v = begin + lowest_bit(mask);
       double key = (row[v] - low) * scale;
       key = key < last_key ? key : last_key;
@@ -297,12 +132,11 @@ double smallest_from(const double* row, int64_t begin, int64_t n, double low) {
 }
 
 void bits_below(const double* row, int64_t n, double limit, uint64_t* bits, int64_t words) {
-  const Lanes bound = spread(limit);
   for (int64_t w = 0; w < words; ++w) {
     uint64_t word = 0;
     for (int64_t j = 0; j < 64 && 64 * w + j < n; j += 8) {
       const int64_t k = 64 * w + j, left = n - k;
-      uint64_t mask = less(load(row + k, left), bound);
+      uint64_t mask = mask_of(load_lengths(row + k, left) < limit);
       if (left < 8) mask &= (uint64_t{1} << left) - 1;
       word |= mask << j;
     }
@@ -315,14 +149,14 @@ namespace {
 // Whether every vertex of the link of {u, v} is `hub` or adjacent to it: then the link is connected.
 inline bool dominates(const uint64_t* u, const uint64_t* v, const uint64_t* hub, int64_t words) {
   for (int64_t k = 0; k < words; k += 8)
-    if (any(without(both(load(u + k), load(v + k)), load(hub + k)))) return false;
+    if (any(load(u + k) & load(v + k) & ~load(hub + k))) return false;
   return true;
 }
 
 // A vertex in both sets, or -1.
 inline int64_t common_bit(const uint64_t* a, const uint64_t* b, int64_t words) {
   for (int64_t k = 0; k < words; k += 8) {
-    if (!any(both(load(a + k), load(b + k)))) continue;
+    if (!any(load(a + k) & load(b + k))) continue;
     int64_t j = k;
     while (!(a[j] & b[j])) ++j;
     return 64 * j + __builtin_ctzll(a[j] & b[j]);
@@ -346,8 +180,8 @@ inline int64_t count_bits(const uint64_t* bits, int64_t words) {
 inline bool move_neighbours(const uint64_t* row, uint64_t* left, uint64_t* reached, int64_t words) {
   bool any_left = false;
   for (int64_t k = 0; k < words; k += 8) {
-    const Block before = load(left + k), neighbours = load(row + k), rest = without(before, neighbours);
-    store(reached + k, either(load(reached + k), both(before, neighbours)));
+    const Block before = load(left + k), neighbours = load(row + k), rest = before & ~neighbours;
+    store(reached + k, load(reached + k) | (before & neighbours));
     store(left + k, rest);
     any_left |= any(rest);
   }
@@ -386,7 +220,7 @@ bool remove_component(const LinkGraph& graph, int64_t seed, uint64_t* left, uint
 // The number of components of the link of {u, v}, one vertex of each in graph.representatives, first `start`.
 int64_t split_link(const LinkGraph& graph, const uint64_t* u, const uint64_t* v, int64_t start) {
   uint64_t* left = graph.scratch;
-  for (int64_t k = 0; k < graph.words; k += 8) store(left + k, both(load(u + k), load(v + k)));
+  for (int64_t k = 0; k < graph.words; k += 8) store(left + k, load(u + k) & load(v + k));
   int64_t components = 0;
   for (int64_t seed = start; seed >= 0; seed = first_bit(left, graph.words)) {
     clear_bit(left, seed);
@@ -403,9 +237,9 @@ bool quickly_connected(const LinkGraph& graph, const uint64_t* u, const uint64_t
   uint64_t *left = graph.scratch, *reached = left + words;
   const uint64_t* hub = graph.row(start);
   for (int64_t k = 0; k < words; k += 8) {
-    const Block link = both(load(u + k), load(v + k)), neighbours = load(hub + k);
-    store(reached + k, both(link, neighbours));
-    store(left + k, without(link, neighbours));
+    const Block link = load(u + k) & load(v + k), neighbours = load(hub + k);
+    store(reached + k, link & neighbours);
+    store(left + k, link & ~neighbours);
   }
   for (int64_t k = 0; k < words; k += 8)
     while (any(load(left + k))) {
@@ -414,9 +248,9 @@ bool quickly_connected(const LinkGraph& graph, const uint64_t* u, const uint64_t
       if (bridge < 0) return false;
       const uint64_t* other = graph.row(bridge);
       for (int64_t j = k; j < words; j += 8) {
-        const Block before = load(left + j), near = either(load(vertex + j), load(other + j));
-        store(reached + j, either(load(reached + j), both(before, near)));
-        store(left + j, without(before, near));
+        const Block before = load(left + j), near = load(vertex + j) | load(other + j);
+        store(reached + j, load(reached + j) | (before & near));
+        store(left + j, before & ~near);
       }
     }
   return true;
@@ -463,5 +297,4 @@ LinkEvent settle_edges(const LinkGraph& graph, const uint64_t* edges, int64_t be
   return {end, 1};
 }
 
-}  // namespace GEOWIDTH_VARIANT
-}  // namespace geowidth
+}  // namespace geowidth::GEOWIDTH_VARIANT
