@@ -267,9 +267,11 @@ def add_native(ninja, output):
         "-Wall",
         "-Wextra",
         "-Wno-psabi",
+        "-Werror=missing-declarations",  # what a *.simd.cpp defines must be what its header declares
         "-DNDEBUG",
         f'-DGEOWIDTH_COMPILER="{compiler_name(compiler)}"',
     ]
+    flags += ["-DGEOWIDTH_X86=1"] if X86 else []
     flags += [*include_folders(ninja.folder), *from_environment("CXXFLAGS")]
     ninja.rule("cxx", f"{literal(*compiler)} -MMD -MF $out.d {literal(*flags)} $variant -c $in -o $out", depfile=True)
     shared = ["-undefined", "dynamic_lookup", "-bundle"] if sys.platform == "darwin" else ["-shared"]
@@ -283,7 +285,7 @@ def add_native(ninja, output):
                 ninja.build("cxx", objects[-1], [source], variant=" ".join([*options, f"-DGEOWIDTH_VARIANT={variant}"]))
         else:
             objects.append(ninja.object_for(source))
-            ninja.build("cxx", objects[-1], [source], variant="-DGEOWIDTH_X86=1" if X86 else "")
+            ninja.build("cxx", objects[-1], [source])
     ninja.build("link", output, objects)
 
 

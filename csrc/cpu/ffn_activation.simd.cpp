@@ -1,12 +1,11 @@
 #include "cpu/ffn_activation.h"
 
-namespace geowidth {
-namespace GEOWIDTH_VARIANT {
-namespace {
-
 #include "cpu/vector_math.h"
 
-constexpr int LANES = 16;  // elements go through in whole groups of this many, so that no row ends in scalar code
+namespace geowidth::GEOWIDTH_VARIANT {
+namespace {
+
+constexpr int64_t group_size = 16;  // elements go through in whole groups, so that no row ends in scalar code
 
 // Storage types: how one element is widened and rounded. Written in integer arithmetic that every instruction set
 // vectorises; rounding is to nearest, ties to even.
@@ -146,16 +145,16 @@ S* at(const Matrix& matrix, int64_t row) {
   return matrix.data ? static_cast<S*>(matrix.data) + row * matrix.stride : nullptr;
 }
 
-// The last elements of a row, fewer than LANES, by way of whole groups.
+// The last elements of a row, fewer than a group, by way of whole groups.
 template <class Kernel>
 void last_group(const Row<typename Kernel::S>& row, int64_t count) {
   using S = typename Kernel::S;
-  S in[3][LANES] = {}, out[3][LANES];
+  S in[3][group_size] = {}, out[3][group_size];
   const S* sources[3] = {row.gate, row.up, row.grad_hidden};
   for (int m = 0; m < 3; ++m)
     if (sources[m])
       for (int64_t i = 0; i < count; ++i) in[m][i] = sources[m][i];
-  Kernel::group({in[0], in[1], in[2], out[0], out[1], out[2]}, LANES);
+  Kernel::group({in[0], in[1], in[2], out[0], out[1], out[2]}, group_size);
   S* targets[3] = {row.hidden, row.grad_gate, row.grad_up};
   for (int m = 0; m < 3; ++m)
     if (targets[m])
@@ -165,7 +164,7 @@ void last_group(const Row<typename Kernel::S>& row, int64_t count) {
 template <class Kernel>
 void run_rows(const ActivationTask& task, int64_t row_begin, int64_t row_end) {
   using S = typename Kernel::S;
-  const int64_t whole = task.columns / LANES * LANES;
+  const int64_t whole = task.columns / group_size * group_size;
   for (int64_t r = row_begin; r < row_end; ++r) {
     Row<S> row{at<S>(task.gate, r),   at<S>(task.up, r),        at<S>(task.grad_hidden, r),
                at<S>(task.hidden, r), at<S>(task.grad_gate, r), at<S>(task.grad_up, r)};
@@ -223,5 +222,4 @@ void activation_backward(const ActivationTask& task, int64_t row_begin, int64_t 
     run<Backward>(task, row_begin, row_end);
 }
 
-}  // namespace GEOWIDTH_VARIANT
-}  // namespace geowidth
+}  // namespace geowidth::GEOWIDTH_VARIANT

@@ -12,15 +12,11 @@
 #endif
 
 #if defined(__AVX2__)
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC's own AVX-512 header, by design
-#endif
 #include <immintrin.h>
 #endif
 
 // Vectors wider than the target's registers never cross a call: whatever takes or returns one is inlined.
 #define GEOWIDTH_INLINE __attribute__((always_inline))
-#pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace geowidth::GEOWIDTH_VARIANT {
 

@@ -6,57 +6,10 @@
 #include <vector>
 
 #include "cpu/anderson.h"
-#include "cpu/dispatch.h"
 #include "cpu/thread_pool.h"
-
-#define GEOWIDTH_SINKHORN_ROWS(T, suffix)                                                                      \
-  void sinkhorn_pass_##suffix(const T*, int64_t, int64_t, const T*, const T*, T*, T*);                         \
-  void sinkhorn_kernel_row_##suffix(const T*, int64_t, T, T, const T*, T, const T*, T*);                       \
-  T sinkhorn_row_log_sum_##suffix(const T*, int64_t, T, T, const T*, const T*);                                \
-  void sinkhorn_add_row_##suffix(const T*, int64_t, T, T, const T*, T, T*, T*);                                \
-  void sinkhorn_plan_row_##suffix(const T*, const T*, const T*, const T*, int64_t, T, const T*, T*, double*);  \
-  double sinkhorn_dot_row_##suffix(const T*, const T*, int64_t);                                               \
-  double sinkhorn_sum_row_##suffix(const T*, int64_t, double*)
-GEOWIDTH_DECLARE(GEOWIDTH_SINKHORN_ROWS(float, float); GEOWIDTH_SINKHORN_ROWS(double, double))
 
 namespace geowidth {
 namespace {
-
-#define GEOWIDTH_TYPED(name, ...)                             \
-  if constexpr (sizeof(T) == sizeof(float))                   \
-    return GEOWIDTH_DISPATCH(sinkhorn_##name##_float, __VA_ARGS__); \
-  else                                                        \
-    return GEOWIDTH_DISPATCH(sinkhorn_##name##_double, __VA_ARGS__)
-
-template <typename T>
-void pass(const T* k, int64_t rows, int64_t m, const T* a, const T* v, T* u, T* c) {
-  GEOWIDTH_TYPED(pass, k, rows, m, a, v, u, c);
-}
-template <typename T>
-void kernel_row(const T* x, int64_t m, T scale, T r, const T* s, T f, const T* g, T* k) {
-  GEOWIDTH_TYPED(kernel_row, x, m, scale, r, s, f, g, k);
-}
-template <typename T>
-T row_log_sum(const T* x, int64_t m, T scale, T r, const T* s, const T* g) {
-  GEOWIDTH_TYPED(row_log_sum, x, m, scale, r, s, g);
-}
-template <typename T>
-void add_row(const T* x, int64_t m, T scale, T r, const T* s, T f, T* top, T* sum) {
-  GEOWIDTH_TYPED(add_row, x, m, scale, r, s, f, top, sum);
-}
-template <typename T>
-void plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan, double* sums) {
-  GEOWIDTH_TYPED(plan_row, k, x, s, old, m, u, v, plan, sums);
-}
-template <typename T>
-double dot_row(const T* x, const T* y, int64_t m) {
-  GEOWIDTH_TYPED(dot_row, x, y, m);
-}
-
-template <typename T>
-double sum_row(const T* p, int64_t m, double* columns) {
-  GEOWIDTH_TYPED(sum_row, p, m, columns);
-}
 
 constexpr int64_t slabs = 32;
 
@@ -117,7 +70,7 @@ class Sinkhorn {
 
   void form_kernel() {
     for_rows([&](int64_t i) {
-      kernel_row(kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i], g_, k_ + i * m_);
+      GEOWIDTH_DISPATCH(sinkhorn_kernel_row, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i], g_, k_ + i * m_);
     });
     ++outcome_.entries;
     std::fill(x_.begin(), x_.end(), 0.0);
@@ -126,7 +79,7 @@ class Sinkhorn {
 
   void log_rows() {
     for_rows([&](int64_t i) {
-      f_[i] = std::log(a_[i]) - row_log_sum(kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, g_);
+      f_[i] = std::log(a_[i]) - GEOWIDTH_DISPATCH(sinkhorn_row_log_sum, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, g_);
     });
   }
 
@@ -134,7 +87,7 @@ class Sinkhorn {
     std::vector<T> top(slabs * m_, std::numeric_limits<T>::lowest() / 4), sum(slabs * m_, 0);
     for_slabs([&](int64_t s, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        add_row(kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i], &top[s * m_], &sum[s * m_]);
+        GEOWIDTH_DISPATCH(sinkhorn_add_row, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i], &top[s * m_], &sum[s * m_]);
     });
     for (int64_t j = 0; j < m_; ++j) {
       double highest = top[j], whole = 0;
@@ -158,7 +111,7 @@ class Sinkhorn {
   bool visit() {
     for (int64_t j = 0; j < m_; ++j) v_[j] = static_cast<T>(std::exp(x_[j]));
     for_slabs([&](int64_t s, int64_t begin, int64_t end) {
-      pass(k_ + begin * m_, end - begin, m_, a_ + begin, v_, u_ + begin, &partial_[s * m_]);
+      GEOWIDTH_DISPATCH(sinkhorn_pass, k_ + begin * m_, end - begin, m_, a_ + begin, v_, u_ + begin, &partial_[s * m_]);
     });
     const int64_t used = (n_ + slab_ - 1) / slab_;
     double error = 0, least = std::numeric_limits<double>::infinity();
@@ -249,7 +202,7 @@ PlanSums form_plan(const LogKernel<T>& kernel, const T* k, const T* u, const T* 
   std::vector<double> rows(3 * n);
   parallel_for(n, 8, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      plan_row(k + i * m, kernel.x + i * m, kernel.s, old + i * m, m, u[i], v, plan + i * m, &rows[3 * i]);
+      GEOWIDTH_DISPATCH(sinkhorn_plan_row, k + i * m, kernel.x + i * m, kernel.s, old + i * m, m, u[i], v, plan + i * m, &rows[3 * i]);
   });
   PlanSums sums;
   for (int64_t i = 0; i < n; ++i) {
@@ -264,7 +217,7 @@ template <typename T>
 double inner_product(const T* x, const T* y, int64_t n, int64_t m, int threads) {
   std::vector<double> rows(n);
   parallel_for(n, 8, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) rows[i] = dot_row(x + i * m, y + i * m, m);
+    for (int64_t i = begin; i < end; ++i) rows[i] = GEOWIDTH_DISPATCH(sinkhorn_dot_row, x + i * m, y + i * m, m);
   });
   double sum = 0;
   for (double r : rows) sum += r;
@@ -277,7 +230,7 @@ void marginals(const T* x, int64_t n, int64_t m, double* rows, double* columns, 
   std::vector<double> partial(slabs * m);
   parallel_for(slabs, 1, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * slab; i < std::min(n, end * slab); ++i)
-      rows[i] = sum_row(x + i * m, m, &partial[i / slab * m]);
+      rows[i] = GEOWIDTH_DISPATCH(sinkhorn_sum_row, x + i * m, m, &partial[i / slab * m]);
   });
   for (int64_t j = 0; j < m; ++j) {
     columns[j] = 0;

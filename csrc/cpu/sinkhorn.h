@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "cpu/dispatch.h"
+
 namespace geowidth {
 
 // The log-kernel scale * (x_ij + r_i s_j).
@@ -60,3 +62,24 @@ template <typename T>
 void marginals(const T* x, int64_t n, int64_t m, double* rows, double* columns, int threads);
 
 }  // namespace geowidth
+
+// Row kernels, for float and for double. m is the length of a row.
+//
+// pass         u_i = a_i / (k v)_i for `rows` rows of k, and c = their column sums k' u.
+// kernel_row   k_j = exp(scale * (x_j + r s_j) + f + g_j)
+// row_log_sum  log sum_j exp(scale * (x_j + r s_j) + g_j)
+// add_row      logarithmic column sums top + log(sum) take in one more row, exponents scale * (x_j + r s_j) + f.
+// plan_row     plan_j = u k_j v_j, and sums[0] = sum |plan_j - old_j|, [1] = sum x_j plan_j, [2] = sum s_j plan_j.
+// dot_row      sum_j x_j y_j
+// sum_row      the row's sum; columns[j] += p[j].
+#define GEOWIDTH_SINKHORN_ROWS(T)                                                                                     \
+  void sinkhorn_pass(const T* k, int64_t rows, int64_t m, const T* a, const T* v, T* u, T* c);                        \
+  void sinkhorn_kernel_row(const T* x, int64_t m, T scale, T r, const T* s, T f, const T* g, T* k);                   \
+  T sinkhorn_row_log_sum(const T* x, int64_t m, T scale, T r, const T* s, const T* g);                                \
+  void sinkhorn_add_row(const T* x, int64_t m, T scale, T r, const T* s, T f, T* top, T* sum);                        \
+  void sinkhorn_plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan,       \
+                         double* sums);                                                                               \
+  double sinkhorn_dot_row(const T* x, const T* y, int64_t m);                                                         \
+  double sinkhorn_sum_row(const T* p, int64_t m, double* columns)
+GEOWIDTH_DECLARE(GEOWIDTH_SINKHORN_ROWS(float); GEOWIDTH_SINKHORN_ROWS(double))
+#undef GEOWIDTH_SINKHORN_ROWS

@@ -1,8 +1,12 @@
-// exp, the logistic function and the normal distribution function as straight-line code that compilers turn into
-// vector instructions: no branches, no calls, no tables. Included by *.simd.cpp files only, inside the namespace of
-// their variant, so that no two variants share a function.
+// exp, the logistic function and the normal distribution function as straight-line code: no branches, no calls, no
+// tables. One number at a time is for loops that the compiler vectorises. For *.simd.cpp files only.
 //
 // A NaN argument gives a NaN; arguments beyond a function's range are clamped to where it has already saturated.
+#pragma once
+
+#include "cpu/lanes.h"
+
+namespace geowidth::GEOWIDTH_VARIANT {
 
 template <class T>
 struct Constants;
@@ -10,10 +14,17 @@ struct Constants;
 template <>
 struct Constants<float> {
   using Bits = uint32_t;  // unsigned: a shift to the left must not overflow
-  static constexpr int mantissa = 23, bias = 127, exp_terms = 8, tail_terms = 10;
+  static constexpr int mantissa = 23, bias = 127;
   static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer held in the low bits
   static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
   static constexpr float exp_low = -87.0f, exp_high = 88.0f;
+  static constexpr float exp_series[8] = {1.0,       1.0,        1.0 / 2,    1.0 / 6,
+                                          1.0 / 24,  1.0 / 120,  1.0 / 720,  1.0 / 5040};
+  // 2^f = sum_k power_series[k] (power_unit f)^k on [-1/2, 1/2], relative error 2e-8 before rounding (Taylor, the last
+  // terms stretched)
+  static constexpr float power_low = -126.0f, power_high = 126.0f, power_unit = 1.0f;
+  static constexpr float power_series[7] = {1.0f,          6.9314720e-1f, 2.4022648e-1f, 5.5503324e-2f,
+                                            9.6184370e-3f, 1.3398874e-3f, 1.5353362e-4f};
   static constexpr float normal_limit = 14.0f;  // the density there is 1e-43
   // Phi(-a) = exp(-a^2 / 2) / 2 * t * polynomial(scale * t + shift), t = knee / (knee + a): a Chebyshev fit of
   // erfcx(a / sqrt 2) / t on [0, normal_limit], within 3.2e-8 of it before rounding.
@@ -25,10 +36,15 @@ struct Constants<float> {
 template <>
 struct Constants<double> {
   using Bits = uint64_t;
-  static constexpr int mantissa = 52, bias = 1023, exp_terms = 14, tail_terms = 21;
+  static constexpr int mantissa = 52, bias = 1023;
   static constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
   static constexpr double exp_low = -708.0, exp_high = 709.0;
+  static constexpr double exp_series[14] = {1.0,           1.0,            1.0 / 2,         1.0 / 6,       1.0 / 24,
+                                            1.0 / 120,     1.0 / 720,      1.0 / 5040,      1.0 / 40320,   1.0 / 362880,
+                                            1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
+  static constexpr double power_low = -1022.0, power_high = 1022.0, power_unit = 0.69314718055994530942;
+  static constexpr auto& power_series = exp_series;
   static constexpr double normal_limit = 37.0;
   // The same fit on [0, 40], within 3e-15.
   static constexpr double knee = 4.0, scale = 2.2, shift = -1.2;
@@ -55,24 +71,48 @@ inline T clamp(T x, T low, T high) {
   return x > high ? high : x;
 }
 
+// sum_k series[k] x^k, of a number or of every lane.
+template <class V, class T, int terms>
+GEOWIDTH_INLINE inline V polynomial(V x, const T (&series)[terms]) {
+  V sum = V{} + series[terms - 1];
+#pragma GCC unroll 32
+  for (int k = terms - 2; k >= 0; --k) sum = sum * x + series[k];
+  return sum;
+}
+
+// There are two exponentials because what they promise differs, and with it their bits. Activations want the last
+// digit: x is reduced in two steps. Sinkhorn's sums want speed and true zeros: x log2(e) is rounded once, which costs no
+// more than the rounding of x itself did.
+
 // exp(x), within 1.5 units in the last place; 1.6e-38 (float) or 3e-308 (double) below its range.
 template <class T>
 inline T exponential(T x) {
   using C = Constants<T>;
   using Bits = typename C::Bits;
-  constexpr double inverse_factorial[] = {1.0,          1.0,           1.0 / 2,        1.0 / 6,         1.0 / 24,
-                                          1.0 / 120,    1.0 / 720,     1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
-                                          1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
   x = clamp(x, C::exp_low, C::exp_high);
   const T shifted = x * T(1.44269504088896340736) + C::magic;
   const T n = shifted - C::magic;
   const T r = (x - n * C::ln2_high) - n * C::ln2_low;
-  // Taylor's polynomial: |r| <= ln(2) / 2 leaves less than a rounding error.
-  T sum = T(inverse_factorial[C::exp_terms - 1]);
-#pragma GCC unroll 16
-  for (int k = C::exp_terms - 2; k >= 0; --k) sum = sum * r + T(inverse_factorial[k]);
+  const T sum = polynomial(r, C::exp_series);  // |r| <= ln(2) / 2 leaves less than a rounding error
   const Bits exponent = bits_as<Bits>(shifted) - bits_as<Bits>(C::magic) + C::bias;
   return sum * bits_as<T>(static_cast<Bits>(exponent << C::mantissa));
+}
+
+// exp(x): 0 below the normal range, the largest power of two above it; never NaN or infinite for finite x.
+template <typename T>
+GEOWIDTH_INLINE inline Vector<T> exponential_or_zero(Vector<T> x) {
+  using C = Constants<T>;
+  using Bits = Vector<typename C::Bits>;
+  const Vector<T> low = spread(C::power_low), high = spread(C::power_high), zero = {};
+  Vector<T> t = x * T(1.44269504088896340736);
+  t = t > high ? high : t;
+  const auto small = t < low;
+  t = small ? low : t;
+  const Vector<T> shifted = t + C::magic;
+  const Vector<T> f = t - (shifted - C::magic);
+  const Vector<T> power = polynomial(C::power_unit * f, C::power_series);
+  const auto result = (Vector<T>)((Bits)power + ((Bits)shifted << C::mantissa));
+  return small ? zero : result;
 }
 
 // The logistic function s = 1 / (1 + exp(-x)) and its complement 1 - s, each with full relative precision.
@@ -101,9 +141,8 @@ inline Normal<T> normal(T x) {
   const T e = exponential(T(-0.5) * a * a);
   const T t = C::knee / (C::knee + a);
   const T s = C::scale * t + C::shift;
-  T sum = C::tail[C::tail_terms - 1];
-#pragma GCC unroll 32
-  for (int k = C::tail_terms - 2; k >= 0; --k) sum = sum * s + C::tail[k];
-  const T tail = T(0.5) * e * t * sum;
+  const T tail = T(0.5) * e * t * polynomial(s, C::tail);
   return {x < T(0) ? tail : T(1) - tail, e * T(0.39894228040143267794)};
 }
+
+}  // namespace geowidth::GEOWIDTH_VARIANT
