@@ -7,13 +7,13 @@ namespace geowidth::GEOWIDTH_VARIANT {
 constexpr int64_t width = lanes<double>;
 
 void two_smallest(const double* cost, const double* dual, int64_t n, double* first, double* second, int64_t* index) {
-  Vector<double> low = spread(infinity), next = spread(infinity);
+  Vector<double> low = infinity, next = infinity;
   int64_t j = 0;
   for (; j + width <= n; j += width) {
     const Vector<double> t = load(cost + j) - load(dual + j);
-    const Vector<double> larger = t < low ? low : t;
-    low = t < low ? t : low;
-    next = larger < next ? larger : next;
+    const auto lower = t < low;
+    next = smaller(choose(lower, low, t), next);
+    low = choose(lower, t, low);
   }
   double best = infinity, runner_up = infinity;
   const auto consider = [&](double t) {
@@ -24,9 +24,10 @@ void two_smallest(const double* cost, const double* dual, int64_t n, double* fir
       runner_up = t;
     }
   };
-  for (int k = 0; k < width; ++k) consider(low[k]);
-  for (int k = 0; k < width; ++k)
-    if (next[k] < runner_up) runner_up = next[k];
+  double lane[width];
+  store(lane, low);
+  for (double t : lane) consider(t);
+  runner_up = smallest(next, runner_up);
   for (; j < n; ++j) consider(cost[j] - dual[j]);
   int64_t at = 0;
   while (at + 1 < n && cost[at] - dual[at] != best) ++at;
@@ -41,9 +42,9 @@ bool lower_duals(const double* cost, double level, int64_t home, int64_t n, doub
   int64_t j = 0;
   for (; j + width <= n; j += width) {
     const Vector<double> t = load(cost + j) - level, old = load(dual + j);
-    const Vector<int64_t> lower = t < old - slack;
+    const auto lower = t < old - slack;
     lowered |= lower;
-    store(dual + j, lower ? t : old);
+    store(dual + j, choose(lower, t, old));
   }
   bool found = any(lowered);
   for (; j < n; ++j) {
@@ -59,16 +60,16 @@ bool lower_duals(const double* cost, double level, int64_t home, int64_t n, doub
 
 double relax(const double* cost, const double* dual, double shift, int64_t row, int64_t n, double* open, int64_t* parent,
              int64_t* index) {
-  const Vector<int64_t> rows = spread(row);
-  Vector<double> low = spread(infinity);
+  const Vector<int64_t> rows = row;
+  Vector<double> low = infinity;
   int64_t j = 0;
   for (; j + width <= n; j += width) {
     const Vector<double> t = (load(cost + j) - load(dual + j)) + shift, old = load(open + j);
-    const Vector<int64_t> nearer = t < old;
-    const Vector<double> now = nearer ? t : old;
-    store(parent + j, nearer ? rows : load(parent + j));
+    const auto nearer = t < old;
+    const Vector<double> now = choose(nearer, t, old);
+    store(parent + j, choose(nearer, rows, load(parent + j)));
     store(open + j, now);
-    low = now < low ? now : low;
+    low = smaller(now, low);
   }
   double least = smallest(low, infinity);
   for (; j < n; ++j) {

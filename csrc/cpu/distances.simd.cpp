@@ -10,36 +10,44 @@ namespace geowidth::GEOWIDTH_VARIANT {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int vector_bytes = 64, kernel_rows = 8, kernel_vectors = 3;  // 24 accumulators of 32 registers
+constexpr int kernel_rows = 8, kernel_vectors = 3;  // 24 accumulators of 32 registers
 #elif defined(__AVX2__)
-constexpr int vector_bytes = 32, kernel_rows = 4, kernel_vectors = 3;  // 12 of 16
+constexpr int kernel_rows = 4, kernel_vectors = 3;  // 12 of 16
 #elif defined(__aarch64__)
-constexpr int vector_bytes = 16, kernel_rows = 4, kernel_vectors = 6;  // 24 of 32
+constexpr int kernel_rows = 4, kernel_vectors = 6;  // 24 of 32
 #else
-constexpr int vector_bytes = 16, kernel_rows = 4, kernel_vectors = 2;  // 8 of 16
+constexpr int kernel_rows = 4, kernel_vectors = 2;  // 8 of 16
 #endif
-constexpr int width = vector_bytes / 8;
+constexpr int width = register_lanes<double>;
 constexpr int kernel_columns = kernel_vectors * width;
 // Columns of x and y worked on at a time: a panel's share stays in the first cache.
 constexpr int64_t depth_block = 256;
 static_assert(panel % kernel_rows == 0 && panel % kernel_columns == 0, "panels hold whole kernels");
 
-using Register = Vector<double, width>;
+using Doubles = Register<double>;
 
 template <typename T>
-inline Register load_register(const T* p) {
-  return load_as<double, width>(p);
+inline Doubles load_register(const T* p) {
+  return __builtin_convertvector(*reinterpret_cast<const Register<T, width>*>(p), Doubles);
+}
+
+inline void store_register(double* p, Doubles x) { *reinterpret_cast<Doubles*>(p) = x; }
+
+inline double register_total(Doubles x) {
+  double sum = 0;
+  for (int l = 0; l < width; ++l) sum += x[l];
+  return sum;
 }
 
 // gram[r][c] += sum_k a[k][r] b[k][c] for kernel_rows x kernel_columns entries, k in order.
 inline void gram_kernel(const double* a, const double* b, int64_t depth, double* gram) {
-  Register sum[kernel_rows][kernel_vectors];
+  Doubles sum[kernel_rows][kernel_vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kernel_rows; ++r)
 #pragma GCC unroll 6
     for (int v = 0; v < kernel_vectors; ++v) sum[r][v] = load_register(gram + r * tile + v * width);
   for (int64_t k = 0; k < depth; ++k, a += panel, b += panel) {
-    Register column[kernel_vectors];
+    Doubles column[kernel_vectors];
 #pragma GCC unroll 6
     for (int v = 0; v < kernel_vectors; ++v) column[v] = load_register(b + v * width);
 #pragma GCC unroll 8
@@ -50,21 +58,21 @@ inline void gram_kernel(const double* a, const double* b, int64_t depth, double*
 #pragma GCC unroll 8
   for (int r = 0; r < kernel_rows; ++r)
 #pragma GCC unroll 6
-    for (int v = 0; v < kernel_vectors; ++v) store(gram + r * tile + v * width, sum[r][v]);
+    for (int v = 0; v < kernel_vectors; ++v) store_register(gram + r * tile + v * width, sum[r][v]);
 }
 
 // |x - y|^2 from the rows themselves.
 template <typename T>
 double direct_square(const T* x, const T* y, int64_t depth) {
-  Register first = {}, second = {};
+  Doubles first = {}, second = {};
   int64_t k = 0;
   for (; k + 2 * width <= depth; k += 2 * width) {
-    const Register d = load_register(x + k) - load_register(y + k);
-    const Register e = load_register(x + k + width) - load_register(y + k + width);
+    const Doubles d = load_register(x + k) - load_register(y + k);
+    const Doubles e = load_register(x + k + width) - load_register(y + k + width);
     first += d * d;
     second += e * e;
   }
-  double sum = total<double>(first + second);
+  double sum = register_total(first + second);
   for (; k < depth; ++k) {
     const double d = static_cast<double>(x[k]) - static_cast<double>(y[k]);
     sum += d * d;
@@ -74,9 +82,9 @@ double direct_square(const T* x, const T* y, int64_t depth) {
 
 // a - factor b with one rounding.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-inline Register residual(Register a, double factor, Register b) { return a - factor * b; }
+inline Doubles residual(Doubles a, double factor, Doubles b) { return a - factor * b; }
 #else
-inline Register residual(Register a, double factor, Register b) {
+inline Doubles residual(Doubles a, double factor, Doubles b) {
   for (int l = 0; l < width; ++l) a[l] = fma(-factor, b[l], a[l]);
   return a;
 }
@@ -87,14 +95,14 @@ template <typename T>
 double direct_half_square(const T* x, const T* y, int64_t depth, double square_x, double square_y, double dot) {
   const auto rows = geometry::ordered(x, y, depth, square_x, square_y);
   const double factor = geometry::projection_factor(dot, rows.square_b, x);
-  Register squares = {}, alongs = {};
+  Doubles squares = {}, alongs = {};
   int64_t k = 0;
   for (; k + width <= depth; k += width) {
-    const Register base = load_register(rows.b + k), r = residual(load_register(rows.a + k), factor, base);
+    const Doubles base = load_register(rows.b + k), r = residual(load_register(rows.a + k), factor, base);
     squares += r * r;
     alongs += r * base;
   }
-  double square = total<double>(squares), along = total<double>(alongs);
+  double square = register_total(squares), along = register_total(alongs);
   for (; k < depth; ++k) {
     const double base = static_cast<double>(rows.b[k]), r = fma(-factor, base, static_cast<double>(rows.a[k]));
     square += r * r;

@@ -7,9 +7,9 @@ namespace {
 
 template <typename T>
 GEOWIDTH_INLINE inline Vector<double> gather(const T* p, const int64_t* place) {
-  Vector<double> x;
-  for (int l = 0; l < lanes<double>; ++l) x[l] = static_cast<double>(p[place[l]]);
-  return x;
+  double x[lanes<double>];
+  for (int64_t l = 0; l < lanes<double>; ++l) x[l] = static_cast<double>(p[place[l]]);
+  return load(x);
 }
 
 template <typename T>

@@ -1,8 +1,8 @@
-// Vectors for the files named *.simd.cpp: the compiler's own vector types and the few operations these lack.
+// Vectors for the files named *.simd.cpp: 64 bytes of numbers, in as many registers as the instruction set needs.
 //
-// Lanes are added, multiplied, compared and chosen from (`a < b ? a : b`) as single numbers are; one more number on
-// either side of an operator stands for all lanes. A vector that is wider than the target's registers is split by the
-// compiler, so one text with one order of sums serves every instruction set.
+// Lanes are added, multiplied and compared as single numbers are; one number on either side of an operator stands for
+// all lanes. As every instruction set has the same lanes, one text with one order of sums serves them all. (The
+// compilers' own vector types do that too, but compare lane by lane what is wider than a register.)
 #pragma once
 
 #include <cstdint>
@@ -15,64 +15,158 @@
 #include <immintrin.h>
 #endif
 
-// Vectors wider than the target's registers never cross a call: whatever takes or returns one is inlined.
+// Nothing that takes or returns a vector is ever called: it is inlined.
 #define GEOWIDTH_INLINE __attribute__((always_inline))
 
 namespace geowidth::GEOWIDTH_VARIANT {
 
+#if defined(__AVX512F__)
+constexpr int64_t register_bytes = 64;
+#elif defined(__AVX2__)
+constexpr int64_t register_bytes = 32;
+#else
+constexpr int64_t register_bytes = 16;
+#endif
+constexpr int64_t vector_bytes = 64;
 constexpr double infinity = __builtin_inf();
 
 template <typename T>
-constexpr int64_t lanes = 64 / static_cast<int64_t>(sizeof(T));
+constexpr int64_t lanes = vector_bytes / static_cast<int64_t>(sizeof(T));
+template <typename T>
+constexpr int64_t register_lanes = register_bytes / static_cast<int64_t>(sizeof(T));
 
 template <typename T, int64_t count>
-struct VectorOf {
+struct RegisterOf {
   typedef T type __attribute__((vector_size(count * sizeof(T)), aligned(sizeof(T)), may_alias));
 };
 
-template <typename T, int64_t count = lanes<T>>
-using Vector = typename VectorOf<T, count>::type;
-
-template <typename V>
-constexpr int64_t lanes_of = sizeof(V) / sizeof(V{}[0]);
-
-// ---- from numbers and back
+// The compiler's own vector type, by default of one whole register.
+template <typename T, int64_t count = register_lanes<T>>
+using Register = typename RegisterOf<T, count>::type;
 
 template <typename T>
-GEOWIDTH_INLINE inline Vector<T> spread(T x) {
-  return x - Vector<T>{};
+struct ComparisonOf;
+template <>
+struct ComparisonOf<float> {
+  using type = int32_t;
+};
+template <>
+struct ComparisonOf<double> {
+  using type = int64_t;
+};
+template <>
+struct ComparisonOf<int32_t> {
+  using type = int32_t;
+};
+template <>
+struct ComparisonOf<int64_t> {
+  using type = int64_t;
+};
+template <>
+struct ComparisonOf<uint32_t> {
+  using type = int32_t;
+};
+template <>
+struct ComparisonOf<uint64_t> {
+  using type = int64_t;
+};
+
+// Calls body(p) for every register p of a vector.
+template <typename Body>
+GEOWIDTH_INLINE inline void for_parts(Body body) {
+  constexpr int64_t parts = vector_bytes / register_bytes;
+  body(0);
+  if constexpr (parts > 1) body(1);
+  if constexpr (parts > 2) body(2);
+  if constexpr (parts > 3) body(3);
+}
+
+#define GEOWIDTH_OPERATOR(Result, op)                                                          \
+  GEOWIDTH_INLINE friend inline Result operator op(const Vector& a, const Vector& b) {         \
+    Result r;                                                                                  \
+    for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = a.part[p] op b.part[p]; });             \
+    return r;                                                                                  \
+  }
+
+template <typename T>
+struct Vector {
+  using Comparison = Vector<typename ComparisonOf<T>::type>;  // all bits of a lane that holds, none of another
+  Register<T> part[vector_bytes / register_bytes];
+
+  Vector() = default;
+  GEOWIDTH_INLINE Vector(T x) {
+    for_parts([&](int p) GEOWIDTH_INLINE { part[p] = x - Register<T>{}; });
+  }
+
+  GEOWIDTH_OPERATOR(Vector, +)
+  GEOWIDTH_OPERATOR(Vector, -)
+  GEOWIDTH_OPERATOR(Vector, *)
+  GEOWIDTH_OPERATOR(Vector, &)
+  GEOWIDTH_OPERATOR(Vector, |)
+  GEOWIDTH_OPERATOR(Comparison, <)
+  GEOWIDTH_OPERATOR(Comparison, <=)
+  GEOWIDTH_OPERATOR(Comparison, >)
+  GEOWIDTH_OPERATOR(Comparison, ==)
+
+  GEOWIDTH_INLINE Vector& operator+=(const Vector& b) { return *this = *this + b; }
+  GEOWIDTH_INLINE Vector& operator|=(const Vector& b) { return *this = *this | b; }
+  GEOWIDTH_INLINE Vector operator-() const {
+    Vector r;
+    for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = -part[p]; });
+    return r;
+  }
+  GEOWIDTH_INLINE Vector operator~() const {
+    Vector r;
+    for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = ~part[p]; });
+    return r;
+  }
+  GEOWIDTH_INLINE Vector operator<<(int count) const {
+    Vector r;
+    for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = part[p] << count; });
+    return r;
+  }
+};
+#undef GEOWIDTH_OPERATOR
+
+// ---- from memory and back
+
+// `lanes` numbers, converted where To is another type.
+template <typename To, typename From>
+GEOWIDTH_INLINE inline Vector<To> load_as(const From* p) {
+  constexpr int64_t count = register_lanes<To>;
+  Vector<To> r;
+  for_parts([&](int q) GEOWIDTH_INLINE {
+    r.part[q] = __builtin_convertvector(*reinterpret_cast<const Register<From, count>*>(p + q * count), Register<To>);
+  });
+  return r;
 }
 
 template <typename T>
 GEOWIDTH_INLINE inline Vector<T> load(const T* p) {
-  return *reinterpret_cast<const Vector<T>*>(p);
+  return load_as<T>(p);
 }
 
-template <typename T, typename V>
-GEOWIDTH_INLINE inline void store(T* p, V x) {
-  *reinterpret_cast<Vector<T, lanes_of<V>>*>(p) = x;
-}
-
-// `count` numbers, each converted.
-template <typename To, int64_t count = lanes<To>, typename From>
-GEOWIDTH_INLINE inline Vector<To, count> load_as(const From* p) {
-  const auto from = *reinterpret_cast<const Vector<From, count>*>(p);
-  return __builtin_convertvector(from, Vector<To, count>);
+template <typename T>
+GEOWIDTH_INLINE inline void store(T* p, const Vector<T>& x) {
+  for_parts([&](int q) GEOWIDTH_INLINE { *reinterpret_cast<Register<T>*>(p + q * register_lanes<T>) = x.part[q]; });
 }
 
 // The last, shorter piece of a row: `count` numbers (all lanes if there are more), the other lanes `fill`.
 template <typename T>
 GEOWIDTH_INLINE inline Vector<T> take(const T* p, int64_t count, T fill = 0) {
   if (count >= lanes<T>) return load(p);
-  Vector<T> x = spread(fill);
-  for (int64_t k = 0; k < count; ++k) x[k] = p[k];
-  return x;
+  T padded[lanes<T>];
+  store(padded, Vector<T>(fill));
+  for (int64_t k = 0; k < count; ++k) padded[k] = p[k];
+  return load(padded);
 }
 
 template <typename T>
-GEOWIDTH_INLINE inline void put(T* p, Vector<T> x, int64_t count) {
+GEOWIDTH_INLINE inline void put(T* p, const Vector<T>& x, int64_t count) {
   if (count >= lanes<T>) return store(p, x);
-  for (int64_t k = 0; k < count; ++k) p[k] = x[k];
+  T whole[lanes<T>];
+  store(whole, x);
+  for (int64_t k = 0; k < count; ++k) p[k] = whole[k];
 }
 
 // Calls body(j, count) for every piece of a row of n numbers: whole vectors, then one shorter piece.
@@ -85,77 +179,92 @@ GEOWIDTH_INLINE inline void pieces(int64_t n, Body body) {
 
 // ---- lane by lane
 
-template <typename V>
-GEOWIDTH_INLINE inline V larger(V a, V b) {
-  return a > b ? a : b;
+template <typename T>
+GEOWIDTH_INLINE inline Vector<T> choose(const typename Vector<T>::Comparison& which, const Vector<T>& yes,
+                                        const Vector<T>& no) {
+  Vector<T> r;
+  for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = which.part[p] ? yes.part[p] : no.part[p]; });
+  return r;
 }
 
-template <typename V>
-GEOWIDTH_INLINE inline V smaller(V a, V b) {
-  return a < b ? a : b;
+template <typename T>
+GEOWIDTH_INLINE inline Vector<T> larger(const Vector<T>& a, const Vector<T>& b) {
+  return choose(a > b, a, b);
+}
+
+template <typename T>
+GEOWIDTH_INLINE inline Vector<T> smaller(const Vector<T>& a, const Vector<T>& b) {
+  return choose(a < b, a, b);
+}
+
+// The same bits, read as another type of that size.
+template <typename To, typename From>
+GEOWIDTH_INLINE inline Vector<To> reread(const Vector<From>& x) {
+  Vector<To> r;
+  for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = (Register<To>)x.part[p]; });
+  return r;
 }
 
 // ---- over the lanes of one vector
 
 // The lanes' sum, in their order.
-template <typename T, typename V>
-GEOWIDTH_INLINE inline T total(V x) {
-  T sum = 0;
-  for (int64_t k = 0; k < lanes_of<V>; ++k) sum += x[k];
+template <typename T>
+GEOWIDTH_INLINE inline T total(const Vector<T>& x) {
+  T lane[lanes<T>], sum = 0;
+  store(lane, x);
+  for (T value : lane) sum += value;
   return sum;
 }
 
-// The sum of eight lanes as a tree: another rounding than `total`, with a third of its latency.
-GEOWIDTH_INLINE inline double tree_total(Vector<double> x) {
-  return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+// The sum as a tree: another rounding than `total`, with a third of its latency.
+GEOWIDTH_INLINE inline double tree_total(const Vector<double>& x) {
+  double lane[8];
+  store(lane, x);
+  return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
 // The largest lane, or `floor` where that is larger; a NaN is never larger.
-template <typename T, typename V>
-GEOWIDTH_INLINE inline T largest(V x, T floor) {
-  for (int64_t k = 0; k < lanes_of<V>; ++k) floor = x[k] > floor ? x[k] : floor;
+template <typename T>
+GEOWIDTH_INLINE inline T largest(const Vector<T>& x, T floor) {
+  T lane[lanes<T>];
+  store(lane, x);
+  for (T value : lane) floor = value > floor ? value : floor;
   return floor;
 }
 
-template <typename T, typename V>
-GEOWIDTH_INLINE inline T smallest(V x, T ceiling) {
-  for (int64_t k = 0; k < lanes_of<V>; ++k) ceiling = x[k] < ceiling ? x[k] : ceiling;
+template <typename T>
+GEOWIDTH_INLINE inline T smallest(const Vector<T>& x, T ceiling) {
+  T lane[lanes<T>];
+  store(lane, x);
+  for (T value : lane) ceiling = value < ceiling ? value : ceiling;
   return ceiling;
 }
 
-// ---- eight lanes of 64 bits as one
-
 // Whether any bit of any lane is set; of a comparison, whether any lane holds.
-template <typename V>
-GEOWIDTH_INLINE inline bool any(V x) {
-  static_assert(sizeof x == 64, "a whole vector");
+template <typename T>
+GEOWIDTH_INLINE inline bool any(const Vector<T>& x) {
 #if defined(__AVX512F__)
-  return _mm512_test_epi64_mask((__m512i)x, (__m512i)x) != 0;
+  return _mm512_test_epi64_mask((__m512i)x.part[0], (__m512i)x.part[0]) != 0;
 #elif defined(__AVX2__)
-  __m256i half[2];
-  __builtin_memcpy(half, &x, sizeof x);
-  const __m256i both = _mm256_or_si256(half[0], half[1]);
+  const __m256i both = (__m256i)(x.part[0] | x.part[1]);
   return !_mm256_testz_si256(both, both);
 #else
-  uint64_t both = 0;
-  for (int k = 0; k < 8; ++k) both |= static_cast<uint64_t>(x[k]);
-  return both != 0;
+  const auto two = (Register<uint64_t>)((x.part[0] | x.part[1]) | (x.part[2] | x.part[3]));
+  return (two[0] | two[1]) != 0;
 #endif
 }
 
 // A comparison of doubles as a number whose bit k speaks of lane k.
-template <typename V>
-GEOWIDTH_INLINE inline unsigned mask_of(V comparison) {
-  static_assert(sizeof comparison == 64 && lanes_of<V> == 8, "eight doubles were compared");
+GEOWIDTH_INLINE inline unsigned mask_of(const Vector<int64_t>& comparison) {
 #if defined(__AVX512F__)
-  return _mm512_movepi64_mask((__m512i)comparison);
+  return _mm512_movepi64_mask((__m512i)comparison.part[0]);
 #elif defined(__AVX2__)
-  __m256d half[2];
-  __builtin_memcpy(half, &comparison, sizeof comparison);
-  return _mm256_movemask_pd(half[0]) | _mm256_movemask_pd(half[1]) << 4;
+  return _mm256_movemask_pd((__m256d)comparison.part[0]) | _mm256_movemask_pd((__m256d)comparison.part[1]) << 4;
 #else
   unsigned mask = 0;
-  for (int k = 0; k < 8; ++k) mask |= static_cast<unsigned>(comparison[k] & 1) << k;
+  for_parts([&](int p) GEOWIDTH_INLINE {
+    mask |= static_cast<unsigned>((comparison.part[p][0] & 1) | (comparison.part[p][1] & 2)) << 2 * p;
+  });
   return mask;
 #endif
 }

@@ -20,7 +20,7 @@ inline void clear_bit(uint64_t* bits, int64_t k) { bits[k >> 6] &= ~(uint64_t{1}
 }  // namespace
 
 double row_maximum(const double* row, int64_t n) {
-  Lengths best = spread(0.0);
+  Lengths best = 0.0;
   int64_t k = 0;
   for (; k + 8 <= n; k += 8) best = larger(best, load(row + k));
   double result = largest(best, 0.0);
@@ -29,11 +29,16 @@ double row_maximum(const double* row, int64_t n) {
 }
 
 void near_vertices(const double* row, int64_t n, int64_t self, int32_t* out) {
-  Lengths best = spread(infinity), place = spread(double(self / 8));
+  Lengths best = infinity, place = double(self / 8);
   for (int64_t begin = 0; begin < n; begin += 8) {
     Lengths length = load_lengths(row + begin, n - begin);
-    if (self - begin < 8 && self >= begin) length[self - begin] = infinity;
-    place = length < best ? spread(double(begin / 8)) : place;
+    if (self - begin < 8 && self >= begin) {
+      double lane[8];
+      store(lane, length);
+      lane[self - begin] = infinity;
+      length = load(lane);
+    }
+    place = choose<double>(length < best, double(begin / 8), place);
     best = smaller(best, length);
   }
   double lane[8], length[8];
@@ -91,7 +96,7 @@ int64_t count_within(const double* p, const double* q, int64_t n, double limit) 
 }
 
 int64_t lowest_bridge(const double* p, const double* q, int64_t n, double limit) {
-  Lengths best = spread(limit);
+  Lengths best = limit;
   int64_t k = 0;
   for (; k + 8 <= n; k += 8) best = smaller(best, larger(load(p + k), load(q + k)));
   double lowest = smallest(best, limit);

@@ -20,7 +20,7 @@ GEOWIDTH_INLINE inline void group_pass(const T* k, int64_t m, const T* a, const 
     const Vector<T> vj = take(v + j, count);
     for (int64_t r = 0; r < Rows; ++r) sum[r] += take(k + r * m + j, count) * vj;
   });
-  for (int64_t r = 0; r < Rows; ++r) u[r] = a[r] / total<T>(sum[r]);
+  for (int64_t r = 0; r < Rows; ++r) u[r] = a[r] / total(sum[r]);
   pieces<T>(m, [&](int64_t j, int64_t count) GEOWIDTH_INLINE {
     Vector<T> cj = take(c + j, count);
     for (int64_t r = 0; r < Rows; ++r) cj += take(k + r * m + j, count) * u[r];
@@ -40,8 +40,8 @@ template <typename T>
 GEOWIDTH_INLINE inline void kernel_row(const T* x, int64_t m, T scale, T r, const T* s, T f, const T* g, T* k) {
   const T slope = scale * r;
   pieces<T>(m, [&](int64_t j, int64_t count) GEOWIDTH_INLINE {
-    const Vector<T> e = take(x + j, count) * scale + (take(s + j, count) * slope + (take(g + j, count) + f));
-    put(k + j, exponential_or_zero<T>(e), count);
+    const Vector<T> scaled = take(x + j, count) * scale, linear = take(s + j, count) * slope;
+    put(k + j, exponential_or_zero<T>(scaled + (linear + (take(g + j, count) + f))), count);
   });
 }
 
@@ -49,9 +49,10 @@ GEOWIDTH_INLINE inline void kernel_row(const T* x, int64_t m, T scale, T r, cons
 template <typename T>
 GEOWIDTH_INLINE inline T row_log_sum(const T* x, int64_t m, T scale, T r, const T* s, const T* g) {
   const T slope = scale * r;
-  Vector<T> top = spread(least<T>);
+  Vector<T> top = least<T>;
   const auto entry = [&](int64_t j, int64_t count) GEOWIDTH_INLINE {
-    return take(x + j, count) * scale + (take(s + j, count) * slope + take(g + j, count, least<T>));
+    const Vector<T> scaled = take(x + j, count) * scale, linear = take(s + j, count) * slope;
+    return scaled + (linear + take(g + j, count, least<T>));
   };
   pieces<T>(m, [&](int64_t j, int64_t count) GEOWIDTH_INLINE {
     const Vector<T> e = entry(j, count);
@@ -60,7 +61,7 @@ GEOWIDTH_INLINE inline T row_log_sum(const T* x, int64_t m, T scale, T r, const 
   const T most = largest(top, least<T>);
   Vector<T> sum = {};
   pieces<T>(m, [&](int64_t j, int64_t count) GEOWIDTH_INLINE { sum += exponential_or_zero<T>(entry(j, count) - most); });
-  return most + static_cast<T>(__builtin_log(static_cast<double>(total<T>(sum))));
+  return most + static_cast<T>(__builtin_log(static_cast<double>(total(sum))));
 }
 
 // Online log-sum-exp down the columns: top and sum (m) take in one more row.
@@ -68,7 +69,7 @@ template <typename T>
 GEOWIDTH_INLINE inline void add_row_to_columns(const T* x, int64_t m, T scale, T r, const T* s, T f, T* top, T* sum) {
   const T slope = scale * r;
   pieces<T>(m, [&](int64_t j, int64_t count) GEOWIDTH_INLINE {
-    const Vector<T> e = take(x + j, count) * scale + (take(s + j, count) * slope + f);
+    const Vector<T> scaled = take(x + j, count) * scale, e = scaled + (take(s + j, count) * slope + f);
     const Vector<T> old = take(top + j, count), now = larger(e, old);
     put(sum + j, take(sum + j, count) * exponential_or_zero<T>(old - now) + exponential_or_zero<T>(e - now), count);
     put(top + j, now, count);
@@ -79,7 +80,6 @@ GEOWIDTH_INLINE inline void add_row_to_columns(const T* x, int64_t m, T scale, T
 template <typename T>
 GEOWIDTH_INLINE inline void plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan,
                                      double* sums) {
-  const Vector<T> zero = {};
   constexpr int64_t block = 16 * lanes<T>;  // short sums in T, added up in double
   double whole[3] = {};
   for (int64_t b = 0; b < m; b += block) {
@@ -88,12 +88,12 @@ GEOWIDTH_INLINE inline void plan_row(const T* k, const T* x, const T* s, const T
     pieces<T>(end - b, [&](int64_t j, int64_t count) GEOWIDTH_INLINE {
       const Vector<T> p = take(k + b + j, count) * take(v + b + j, count) * u;
       const Vector<T> difference = p - take(old + b + j, count);
-      part[0] += difference < zero ? -difference : difference;
+      part[0] += choose(difference < T(0), -difference, difference);
       part[1] += p * take(x + b + j, count);
       part[2] += p * take(s + b + j, count);
       put(plan + b + j, p, count);
     });
-    for (int q = 0; q < 3; ++q) whole[q] += static_cast<double>(total<T>(part[q]));
+    for (int q = 0; q < 3; ++q) whole[q] += static_cast<double>(total(part[q]));
   }
   for (int q = 0; q < 3; ++q) sums[q] = whole[q];
 }
@@ -106,7 +106,7 @@ GEOWIDTH_INLINE inline double dot_row(const T* x, const T* y, int64_t m) {
     const int64_t end = b + block < m ? b + block : m;
     Vector<T> q = {};
     pieces<T>(end - b, [&](int64_t j, int64_t count) GEOWIDTH_INLINE { q += take(x + b + j, count) * take(y + b + j, count); });
-    sum += static_cast<double>(total<T>(q));
+    sum += static_cast<double>(total(q));
   }
   return sum;
 }
@@ -115,18 +115,20 @@ GEOWIDTH_INLINE inline double dot_row(const T* x, const T* y, int64_t m) {
 template <typename T>
 GEOWIDTH_INLINE inline double sum_row(const T* p, int64_t m, double* columns) {
   constexpr int64_t width = lanes<double>;
-  Vector<double> sum = {};
+  Vector<double> sums = {};
   int64_t j = 0;
   for (; j + width <= m; j += width) {
     const auto value = load_as<double>(p + j);
-    sum += value;
+    sums += value;
     store(columns + j, load(columns + j) + value);
   }
+  double lane[width];
+  store(lane, sums);
   for (; j < m; ++j) {
-    sum[0] += p[j];
+    lane[0] += p[j];
     columns[j] += p[j];
   }
-  return tree_total(sum);
+  return tree_total(load(lane));
 }
 
 }  // namespace

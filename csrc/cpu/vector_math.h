@@ -74,7 +74,7 @@ inline T clamp(T x, T low, T high) {
 // sum_k series[k] x^k, of a number or of every lane.
 template <class V, class T, int terms>
 GEOWIDTH_INLINE inline V polynomial(V x, const T (&series)[terms]) {
-  V sum = V{} + series[terms - 1];
+  V sum = series[terms - 1];
 #pragma GCC unroll 32
   for (int k = terms - 2; k >= 0; --k) sum = sum * x + series[k];
   return sum;
@@ -102,17 +102,14 @@ inline T exponential(T x) {
 template <typename T>
 GEOWIDTH_INLINE inline Vector<T> exponential_or_zero(Vector<T> x) {
   using C = Constants<T>;
-  using Bits = Vector<typename C::Bits>;
-  const Vector<T> low = spread(C::power_low), high = spread(C::power_high), zero = {};
-  Vector<T> t = x * T(1.44269504088896340736);
-  t = t > high ? high : t;
-  const auto small = t < low;
-  t = small ? low : t;
+  using Bits = typename C::Bits;
+  const Vector<T> bounded = smaller<T>(C::power_high, x * T(1.44269504088896340736));
+  const auto small = bounded < C::power_low;
+  const Vector<T> t = choose<T>(small, C::power_low, bounded);
   const Vector<T> shifted = t + C::magic;
   const Vector<T> f = t - (shifted - C::magic);
   const Vector<T> power = polynomial(C::power_unit * f, C::power_series);
-  const auto result = (Vector<T>)((Bits)power + ((Bits)shifted << C::mantissa));
-  return small ? zero : result;
+  return choose<T>(small, T(0), reread<T>(reread<Bits>(power) + (reread<Bits>(shifted) << C::mantissa)));
 }
 
 // The logistic function s = 1 / (1 + exp(-x)) and its complement 1 - s, each with full relative precision.

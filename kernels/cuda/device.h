@@ -3,8 +3,15 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 namespace geowidth {
 namespace cuda {
+
+// Whether 16 bytes may be read from p, or written there, at a time.
+__host__ __device__ __forceinline__ bool at_16_bytes(const void* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
+}
 
 // The block's dynamic shared memory, 16-byte aligned. Kernels use no other kind: a static __shared__ variable would be
 // one for all blocks in the tests' emulator.

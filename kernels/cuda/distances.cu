@@ -24,8 +24,6 @@ constexpr int block_threads = warps_down * warps_across * warp_size;
 constexpr int block_warps = block_threads / warp_size;
 constexpr int64_t most_blocks = 4096;  // of a survey of rows; further rows are taken by striding
 
-int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
-
 // ---------------------------------------------------------------- geometry of a tile
 
 template <typename O>
@@ -100,7 +98,7 @@ struct Square {
 
 template <int side, typename G>
 __device__ __forceinline__ void load_gram(const G* address, G (&gram)[side]) {
-  constexpr int size = Piece<G>::size;
+  constexpr int size = RowPiece<G>::size;
   static_assert(side % size == 0, "whole pieces");
 #pragma unroll
   for (int v = 0; v < side; v += size) {
@@ -380,7 +378,7 @@ void distance_epilogue(const DistanceArguments<T, G, O>& a, cudaStream_t stream)
   const int64_t down = ceil_div(a.end - a.row, Size::tile), across = ceil_div(a.m - a.column, Size::tile);
   const dim3 grid(static_cast<unsigned>(a.symmetric ? tiles_before(down, across) : down * across));
   bool aligned_rows = a.m % Size::side == 0;
-  for (const O* out : a.out) aligned_rows = aligned_rows && reinterpret_cast<uintptr_t>(out) % 16 == 0;
+  for (const O* out : a.out) aligned_rows = aligned_rows && at_16_bytes(out);
   constexpr size_t patches = block_warps * Size::patch_rows * Size::pitch * sizeof(O);
   if (aligned_rows)
     launch(&epilogue<true, T, G, O>, {grid, dim3(block_threads)}, stream, a);

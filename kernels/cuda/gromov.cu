@@ -4,13 +4,13 @@
 
 #include "device.h"
 #include "launch.h"
+#include "warp.h"
 
 namespace geowidth {
 namespace cuda {
 namespace {
 
-constexpr int warp = 32, rows_a_block = 8, block_threads = warp * rows_a_block;
-constexpr unsigned all_lanes = 0xffffffffu;
+constexpr int rows_a_block = 8, block_threads = warp_size * rows_a_block;
 constexpr int tile = 32, padded = tile + 1;
 constexpr double infinity = __builtin_huge_val();
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ void for_row(const T* row, int64_t n, Body body) {
   constexpr int size = Group<T>::size;
   int64_t k = static_cast<int64_t>(threadIdx.x) * size;
 #pragma unroll 2
-  for (; k + size <= n; k += warp * size) {
+  for (; k + size <= n; k += warp_size * size) {
     T x[size];
     load_group<aligned>(row + k, x);
 #pragma unroll
@@ -64,46 +64,19 @@ __device__ __forceinline__ int64_t own_row() {
   return static_cast<int64_t>(blockIdx.x) * rows_a_block + threadIdx.y;
 }
 
-// ---- reductions: every lane, or thread 0, has the result
-
-struct Sum {
-  static constexpr double start = 0;
-  __device__ double operator()(double a, double b) const { return a + b; }
-};
-struct Least {
-  static constexpr double start = infinity;
-  __device__ double operator()(double a, double b) const { return b < a ? b : a; }
-};
-struct Largest {
-  static constexpr double start = -infinity;
-  __device__ double operator()(double a, double b) const { return b > a ? b : a; }
-};
+// ---- reductions by a block of (32, rows_a_block) threads; `shared` holds rows_a_block doubles
 
 template <typename Join>
-__device__ __forceinline__ double over_warp(double x, Join join) {
-#pragma unroll
-  for (int step = warp / 2; step > 0; step /= 2) x = join(x, __shfl_xor_sync(all_lanes, x, step));
-  return x;
-}
-
-// Over a block of (32, rows_a_block) threads; `shared` holds rows_a_block doubles and may be used again at once.
-template <typename Join>
-__device__ double over_block(double x, double* shared, Join join) {
-  x = over_warp(x, join);
-  if (threadIdx.x == 0) shared[threadIdx.y] = x;
-  __syncthreads();
-  double all = shared[0];
-  for (int w = 1; w < rows_a_block; ++w) all = join(all, shared[w]);
-  __syncthreads();
-  return all;
+__device__ __forceinline__ double over_rows(double x, double* shared, Join join) {
+  return over_block<rows_a_block>(x, threadIdx.x, threadIdx.y, shared, join);
 }
 
 // Join of x[0] ... x[n - 1] by one block.
 template <typename Join>
 __device__ double over_array(const double* x, int64_t n, double* shared, Join join) {
   double mine = Join::start;
-  for (int64_t k = threadIdx.y * warp + threadIdx.x; k < n; k += block_threads) mine = join(mine, x[k]);
-  return over_block(mine, shared, join);
+  for (int64_t k = threadIdx.y * warp_size + threadIdx.x; k < n; k += block_threads) mine = join(mine, x[k]);
+  return over_rows(mine, shared, join);
 }
 
 // out[b] = the join of x[b * n] ... : one block an array.
@@ -149,8 +122,8 @@ __global__ void __launch_bounds__(block_threads)
       if (finite) worst = fmax(worst, fabs(here - there));
     }
   }
-  largest = over_block(largest, shared, Largest());
-  worst = over_block(worst, shared, Largest());
+  largest = over_rows(largest, shared, Largest());
+  worst = over_rows(worst, shared, Largest());
   if (threadIdx.x == 0 && threadIdx.y == 0) {
     partial[blockIdx.x] = largest;
     partial[gridDim.x + blockIdx.x] = worst;
@@ -183,7 +156,7 @@ __global__ void __launch_bounds__(block_threads)
       best = fmax(best, linear * slope + square * a * b);
     }
   }
-  best = over_block(best, shared, Largest());
+  best = over_rows(best, shared, Largest());
   if (threadIdx.x == 0 && threadIdx.y == 0) partial[blockIdx.x] = best;
 }
 
@@ -201,9 +174,9 @@ __global__ void __launch_bounds__(block_threads)
     square += wide * wide;
     low = fmin(low, wide);
   });
-  sum = over_warp(sum, Sum());
-  square = over_warp(square, Sum());
-  low = over_warp(low, Least());
+  sum = over_lanes(sum, Sum());
+  square = over_lanes(square, Sum());
+  low = over_lanes(low, Least());
   if (threadIdx.x != 0) return;
   means[i] = sum / n;
   squares[i] = square;
@@ -218,12 +191,12 @@ __global__ void __launch_bounds__(block_threads)
   double* shared = reinterpret_cast<double*>(dynamic_shared());
   const double grand = over_array(means, n, shared, Sum()) / n;
   double square = 0;
-  for (int64_t k = threadIdx.y * warp + threadIdx.x; k < n; k += block_threads) {
+  for (int64_t k = threadIdx.y * warp_size + threadIdx.x; k < n; k += block_threads) {
     const double m = means[k] - grand;
     centred_means[k] = m;
     square += m * m;
   }
-  square = over_block(square, shared, Sum());
+  square = over_rows(square, shared, Sum());
   const double low = over_array(least, n, shared, Least());
   const double far = over_array(diagonal, n, shared, Largest());
   if (threadIdx.x != 0 || threadIdx.y != 0) return;
@@ -246,7 +219,7 @@ __global__ void __launch_bounds__(block_threads)
   double square = 0;
   int64_t k = static_cast<int64_t>(threadIdx.x) * size;
 #pragma unroll 2
-  for (; k + size <= n; k += warp * size) {
+  for (; k + size <= n; k += warp_size * size) {
     T x[size];
     load_group<aligned>(row + k, x);
     double y[size];
@@ -268,7 +241,7 @@ __global__ void __launch_bounds__(block_threads)
     out[k] = y;
     square += y * y;
   }
-  square = over_warp(square, Sum());
+  square = over_lanes(square, Sum());
   if (threadIdx.x == 0) squares[i] = square;
 }
 
@@ -292,7 +265,7 @@ __global__ void __launch_bounds__(block_threads)
   } else {
     int64_t k = static_cast<int64_t>(threadIdx.x) * size;
 #pragma unroll 4
-    for (; k + size <= n; k += warp * size) {
+    for (; k + size <= n; k += warp_size * size) {
       T x[size], y[size];
       load_group<aligned>(left + k, x);
       load_group<aligned>(right + k, y);
@@ -307,7 +280,7 @@ __global__ void __launch_bounds__(block_threads)
       sum += difference * difference;
     }
   }
-  sum = over_warp(sum, Sum());
+  sum = over_lanes(sum, Sum());
   if (threadIdx.x == 0) sums[i] = sum;
 }
 
@@ -318,7 +291,7 @@ __global__ void __launch_bounds__(block_threads)
     certificate_begin(const double* cost, int64_t stride, int64_t n, const int64_t* home, double* own, double* u,
                       double* v, unsigned* lowered, double* out) {
   double* shared = reinterpret_cast<double*>(dynamic_shared());
-  const int thread = threadIdx.y * warp + threadIdx.x;
+  const int thread = threadIdx.y * warp_size + threadIdx.x;
   double scale = 0;
   for (int64_t i = thread; i < n; i += block_threads) {
     const double x = cost[i * stride + home[i]];
@@ -326,7 +299,7 @@ __global__ void __launch_bounds__(block_threads)
     u[i] = v[home[i]] = x / 2;
     scale = fmax(scale, fabs(x));
   }
-  scale = over_block(scale, shared, Largest());
+  scale = over_rows(scale, shared, Largest());
   if (thread < most_sweeps) lowered[thread] = 0;
   if (thread == 0) out[0] = 4 * 2.220446049250313e-16 * scale;
 }
@@ -341,7 +314,7 @@ __global__ void __launch_bounds__(block_threads)
   if (i >= n) return;
   double least = infinity;
   for_row<aligned>(cost + i * stride, n, [&](int64_t j, double x) { least = fmin(least, x - __ldg(v + j)); });
-  least = over_warp(least, Least());
+  least = over_lanes(least, Least());
   if (threadIdx.x != 0) return;
   row_minima[i] = least;
   const bool lower = least < u[i] - *slack;
@@ -373,12 +346,12 @@ __global__ void __launch_bounds__(block_threads)
 // ---- launching
 
 constexpr size_t fold_bytes = rows_a_block * sizeof(double);
-const dim3 block(warp, rows_a_block);
+const dim3 block(warp_size, rows_a_block);
 
-dim3 row_grid(int64_t n) { return dim3(static_cast<unsigned>((n + rows_a_block - 1) / rows_a_block)); }
+dim3 row_grid(int64_t n) { return dim3(static_cast<unsigned>(ceil_div(n, rows_a_block))); }
 
 int64_t tile_pairs(int64_t n) {
-  const int64_t tiles = (n + tile - 1) / tile;
+  const int64_t tiles = ceil_div(n, tile);
   return tiles * (tiles + 1) / 2;
 }
 
@@ -389,7 +362,7 @@ unsigned tile_blocks(int64_t n) {
 
 template <typename T>
 bool rows_aligned(const T* p, int64_t stride) {
-  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && stride * sizeof(T) % 16 == 0;
+  return at_16_bytes(p) && stride * sizeof(T) % 16 == 0;
 }
 
 }  // namespace

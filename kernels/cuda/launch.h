@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -14,6 +15,9 @@ namespace cuda {
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(status));
 }
+
+// How many parts of `size` hold `count` things.
+inline int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 struct Launch {
   dim3 grid, block;

@@ -6,55 +6,42 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "device.h"
 #include "geometry/rows.h"
+#include "warp.h"
 
 namespace geowidth {
 namespace cuda {
-
-constexpr int warp_size = 32;
-constexpr unsigned whole_warp = 0xffffffffu;
 
 __device__ inline double wide(double x) { return x; }
 __device__ inline double wide(float x) { return static_cast<double>(x); }
 __device__ inline double wide(__half x) { return static_cast<double>(__half2float(x)); }
 __device__ inline double wide(__nv_bfloat16 x) { return static_cast<double>(__bfloat162float(x)); }
 
-// Every lane gets the same bits.
-__device__ inline double warp_sum(double value) {
-#pragma unroll
-  for (int distance = warp_size / 2; distance; distance /= 2) value += __shfl_xor_sync(whole_warp, value, distance);
-  return value;
-}
-
 template <typename T>
-struct Piece {
+struct RowPiece {
   static constexpr int size = 16 / sizeof(T);
   T value[size];
 };
 
 template <typename T>
-__device__ __forceinline__ Piece<T> load_piece(const T* address) {
+__device__ __forceinline__ RowPiece<T> load_piece(const T* address) {
   const uint4 bits = __ldg(reinterpret_cast<const uint4*>(address));
-  Piece<T> piece;
+  RowPiece<T> piece;
   memcpy(&piece, &bits, sizeof piece);
   return piece;
-}
-
-template <typename T>
-__device__ __forceinline__ bool aligned(const T* address) {
-  return reinterpret_cast<uintptr_t>(address) % 16 == 0;
 }
 
 // body(x_k, y_k) as doubles, for this lane's share of the columns k.
 template <typename T, typename Body>
 __device__ __forceinline__ void over_columns(const T* x, const T* y, int64_t depth, const Body& body) {
   const int lane = threadIdx.x % warp_size;
-  const int64_t paired = aligned(x) && aligned(y) ? depth / Piece<T>::size * Piece<T>::size : 0;
+  const int64_t paired = at_16_bytes(x) && at_16_bytes(y) ? depth / RowPiece<T>::size * RowPiece<T>::size : 0;
 #pragma unroll 2
-  for (int64_t k = static_cast<int64_t>(lane) * Piece<T>::size; k < paired; k += warp_size * Piece<T>::size) {
-    const Piece<T> a = load_piece(x + k), b = load_piece(y + k);
+  for (int64_t k = static_cast<int64_t>(lane) * RowPiece<T>::size; k < paired; k += warp_size * RowPiece<T>::size) {
+    const RowPiece<T> a = load_piece(x + k), b = load_piece(y + k);
 #pragma unroll
-    for (int v = 0; v < Piece<T>::size; ++v) body(wide(a.value[v]), wide(b.value[v]));
+    for (int v = 0; v < RowPiece<T>::size; ++v) body(wide(a.value[v]), wide(b.value[v]));
   }
   for (int64_t k = paired + lane; k < depth; k += warp_size) body(wide(x[k]), wide(y[k]));
 }

@@ -171,8 +171,8 @@ __device__ void add_columns(const Work<T>& w, Shared<T>& shared, int turn, bool 
   }
   if (warp == 0) {
     error = warp_sum(error);
-    bad = __any_sync(all_lanes, bad);
-    outside = __any_sync(all_lanes, outside);
+    bad = __any_sync(whole_warp, bad);
+    outside = __any_sync(whole_warp, outside);
     if (lane == 0) {
       double* mine = w.scalars + blockIdx.x;
       mine[0] = error;
@@ -392,7 +392,6 @@ __global__ void __launch_bounds__(most_threads, 1) solve(Work<T> w) {
   finish(w, c, turn);
 }
 
-int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 int attribute(cudaDeviceAttr name) {
   int device = 0, value = 0;
@@ -428,19 +427,19 @@ template <typename T>
 SinkhornShape sinkhorn_shape(int64_t n, int64_t m, int64_t resident) {
   constexpr int64_t width = Pack<T>::width;
   SinkhornShape shape{};
-  const int64_t pieces = blocks_of(m, width);
+  const int64_t pieces = ceil_div(m, width);
   shape.stride = pieces * width;
   shape.packs = pieces <= most_threads       ? 1
                 : pieces <= 2 * most_threads ? 2
                 : pieces <= 4 * most_threads ? 4
                 : pieces <= 8 * most_threads ? 8
                                              : 0;
-  const int64_t wanted = blocks_of(blocks_of(pieces, std::max(1, shape.packs)), warp_size) * warp_size;
+  const int64_t wanted = ceil_div(ceil_div(pieces, std::max(1, shape.packs)), warp_size) * warp_size;
   shape.threads = static_cast<int>(std::clamp<int64_t>(wanted, 2 * warp_size, most_threads));
   const int64_t together = attribute(cudaDevAttrMultiProcessorCount), rows = group_of<T>(shape.packs);
-  shape.rows = std::max(blocks_of(n, together), std::min(n, rows));
-  shape.blocks = blocks_of(n, shape.rows);
-  shape.share = blocks_of(blocks_of(m, shape.blocks), warp_size) * warp_size;
+  shape.rows = std::max(ceil_div(n, together), std::min(n, rows));
+  shape.blocks = ceil_div(n, shape.rows);
+  shape.share = ceil_div(ceil_div(m, shape.blocks), warp_size) * warp_size;
 
   const size_t row_bytes = shape.stride * sizeof(T), before = sizeof(Shared<T>);
   const size_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
@@ -465,7 +464,7 @@ void sinkhorn_solve(const SinkhornArguments<T>& arguments, const SinkhornSetting
   // The barrier's counter is 32 bits wide; a visit takes four barriers at most.
   w.most = std::min<int64_t>(settings.most, 0xffffffffu / shape.blocks / 4 - 1000);
   w.memory = std::min(settings.memory, most_memory);
-  w.aligned = w.m == w.stride && reinterpret_cast<uintptr_t>(w.x) % 16 == 0;
+  w.aligned = w.m == w.stride && at_16_bytes(w.x);
   check(cudaMemsetAsync(w.arrived, 0, sizeof(unsigned), stream), "CUDA memset");
   launch(kernel_of<T>(shape.packs),
          {dim3(static_cast<unsigned>(shape.blocks)), dim3(shape.threads), shape.shared_bytes, true}, stream, w);

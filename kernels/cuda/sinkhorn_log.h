@@ -10,7 +10,6 @@
 
 namespace geowidth {
 namespace cuda {
-namespace {
 
 // The columns a block adds up over all blocks.
 struct Share {
@@ -55,8 +54,8 @@ __device__ void log_rows(const Work<T>& w) {
       sum.add(w.x[i * w.m + j] * w.scale + (slope * w.s[j] + finite_or_zero(__ldcg(w.formed_g + j))));
     for (int apart = warp_size / 2; apart > 0; apart /= 2) {
       LogSum<T> other;
-      other.top = __shfl_xor_sync(all_lanes, sum.top, apart);
-      other.sum = __shfl_xor_sync(all_lanes, sum.sum, apart);
+      other.top = __shfl_xor_sync(whole_warp, sum.top, apart);
+      other.sum = __shfl_xor_sync(whole_warp, sum.sum, apart);
       sum.add(other);
     }
     if (lane == 0)
@@ -102,6 +101,5 @@ __device__ void enter_by_log_domain(const Work<T>& w, const Share& share, unsign
   add_log_columns(w, share);
 }
 
-}  // namespace
 }  // namespace cuda
 }  // namespace geowidth

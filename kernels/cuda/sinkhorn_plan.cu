@@ -6,8 +6,8 @@
 // they are in r, s and the potentials, and the factor 4 / eps is the log-kernel's scale.
 #include <algorithm>
 
-#include "launch.h"
 #include "device.h"
+#include "launch.h"
 #include "sinkhorn_work.h"
 
 namespace geowidth {
@@ -18,16 +18,9 @@ constexpr int plan_threads = 256, plan_warps = plan_threads / warp_size;
 constexpr int strip = 8;    // rows of a tile; a thread adds up its share of one in T, then in double
 constexpr int at_once = 4;  // rows fetched before the first is written: plan may be old, so no compiler would
 
-// The block's sum, in thread 0; `count` of them, one after another. room: (plan_warps) doubles of shared memory.
-__device__ inline double block_sum(double x, double* room) {
-  x = warp_sum(x);
-  __syncthreads();
-  if (threadIdx.x % warp_size == 0) room[threadIdx.x / warp_size] = x;
-  __syncthreads();
-  double sum = 0;
-  if (threadIdx.x == 0)
-    for (int w = 0; w < plan_warps; ++w) sum += room[w];
-  return sum;
+// The block's sum. room: (plan_warps) doubles of shared memory.
+__device__ __forceinline__ double block_sum(double x, double* room) {
+  return over_block<plan_warps>(x, threadIdx.x % warp_size, threadIdx.x / warp_size, room, Sum());
 }
 
 // One 16-byte store of a piece: assigned as a struct, the compiler for sm_80 and sm_90 stores its fields one by one.
@@ -150,11 +143,8 @@ __global__ void __launch_bounds__(plan_threads) add_products(const double* parti
 constexpr size_t room_bytes = plan_warps * sizeof(double);
 
 bool aligned(std::initializer_list<const void*> addresses) {
-  return std::all_of(addresses.begin(), addresses.end(),
-                     [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; });
+  return std::all_of(addresses.begin(), addresses.end(), [](const void* p) { return at_16_bytes(p); });
 }
-
-int64_t pieces_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 }  // namespace
 
@@ -164,8 +154,8 @@ void sinkhorn_plan(const SinkhornArguments<T>& arguments, const T* old, T* plan,
   const Work<T> w = work_of(arguments, sinkhorn_shape<T>(arguments.n, arguments.m, resident));
   constexpr int width = Pack<T>::width;
   const bool wide = w.m % width == 0 && aligned({w.x, old, plan});
-  const int64_t across = pieces_of(pieces_of(w.m, wide ? width : 1), plan_threads);
-  const int64_t blocks = std::min<int64_t>(plan_blocks, across * pieces_of(w.n, strip));
+  const int64_t across = ceil_div(ceil_div(w.m, wide ? width : 1), plan_threads);
+  const int64_t blocks = std::min<int64_t>(plan_blocks, across * ceil_div(w.n, strip));
   const Launch how{dim3(static_cast<unsigned>(blocks)), dim3(plan_threads), room_bytes};
   launch(wide ? &form_plan<T, width> : &form_plan<T, 1>, how, stream, w, old, plan);
   launch(&add_plan<T>, {dim3(1), dim3(plan_threads), room_bytes}, stream, w, static_cast<int>(blocks));
@@ -176,7 +166,7 @@ void inner_product(const T* x, const T* y, int64_t count, double* scratch, doubl
   constexpr int width = Pack<T>::width;
   const bool wide = count % width == 0 && aligned({x, y});
   const int64_t pieces = wide ? count / width : count;
-  const int64_t blocks = std::max<int64_t>(1, std::min(inner_product_scratch, pieces_of(pieces, plan_threads)));
+  const int64_t blocks = std::max<int64_t>(1, std::min(inner_product_scratch, ceil_div(pieces, plan_threads)));
   const Launch how{dim3(static_cast<unsigned>(blocks)), dim3(plan_threads), room_bytes};
   launch(wide ? &multiply<T, width> : &multiply<T, 1>, how, stream, x, y, pieces, scratch);
   launch(&add_products, {dim3(1), dim3(plan_threads), room_bytes}, stream, scratch, static_cast<int>(blocks), out);

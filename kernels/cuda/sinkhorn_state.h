@@ -11,7 +11,6 @@
 
 namespace geowidth {
 namespace cuda {
-namespace {
 
 constexpr int64_t patience = 30;         // visits without a smaller error: rounding is all that is left
 constexpr int most_entries = 60;
@@ -146,6 +145,5 @@ __device__ inline void decide(Control& c, double tolerance, int64_t most, int me
   }
 }
 
-}  // namespace
 }  // namespace cuda
 }  // namespace geowidth

@@ -9,16 +9,15 @@
 #include <cfloat>
 #include <cstdint>
 
+#include "warp.h"
+
 namespace geowidth {
 namespace cuda {
-namespace {
 
-constexpr int warp_size = 32;
 // Few threads with many registers each: a group and the next stay in them (64 floats each), and what every thread must
 // hold besides, and every warp's share of the row sums' shuffles, are paid for only 8 times a multiprocessor.
 constexpr int most_threads = 256, most_warps = most_threads / warp_size;
 constexpr int most_group = 8;  // rows of a group
-constexpr unsigned all_lanes = 0xffffffffu;
 
 template <typename T>
 struct Limits;
@@ -54,13 +53,6 @@ template <typename T>
 __device__ __forceinline__ T kernel_entry(T x, T scale, T r, T s, T f, T g) {
   const T e = multiply_add(x, scale, multiply_add(scale * r, s, g + f));
   return exponential(e < Limits<T>::highest ? e : Limits<T>::highest);
-}
-
-// The warp's sum, in every lane.
-__device__ __forceinline__ double warp_sum(double x) {
-#pragma unroll
-  for (int apart = warp_size / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(all_lanes, x, apart);
-  return x;
 }
 
 // Neighbouring columns of a row.
@@ -124,19 +116,16 @@ __device__ __forceinline__ T row_totals(T (&sum)[group], T* slots) {
 #pragma unroll
     for (int h = 0; h < count / 2; ++h) {
       const T kept = upper ? sum[h + count / 2] : sum[h], given = upper ? sum[h] : sum[h + count / 2];
-      sum[h] = kept + __shfl_xor_sync(all_lanes, given, apart);
+      sum[h] = kept + __shfl_xor_sync(whole_warp, given, apart);
     }
   }
-#pragma unroll
-  for (; apart > 0; apart /= 2) sum[0] += __shfl_xor_sync(all_lanes, sum[0], apart);
+  sum[0] = over_lanes<group_lanes>(sum[0], Sum());
   T* row = slots + lane / group_lanes * most_warps;
   if (lane % group_lanes == 0) row[warp] = sum[0];
   __syncthreads();
   T total = 0;
   for (int w = lane % group_lanes; w < warps; w += group_lanes) total += row[w];
-#pragma unroll
-  for (int reach = group_lanes / 2; reach > 0; reach /= 2) total += __shfl_xor_sync(all_lanes, total, reach);
-  return total;
+  return over_lanes<group_lanes>(total, Sum());
 }
 
 // A block's rows: the first `resident` in shared memory, the rest in device memory, both with row stride `stride`.
@@ -163,7 +152,7 @@ __device__ __forceinline__ bool group_weights(const Slab<T>& slab, int first, T 
   const T mine = i < slab.rows ? a / total : 0;
   if (threadIdx.x < warp_size && lane % group_lanes == 0 && i < slab.rows) slab.u[i] = mine;
 #pragma unroll
-  for (int r = 0; r < group; ++r) u[r] = __shfl_sync(all_lanes, mine, r * group_lanes);
+  for (int r = 0; r < group; ++r) u[r] = __shfl_sync(whole_warp, mine, r * group_lanes);
   return i >= slab.rows || (mine > Limits<T>::small && mine < Limits<T>::large);
 }
 
@@ -268,6 +257,5 @@ __device__ __forceinline__ bool visit_twice(const Slab<T>& slab, const T* v, T* 
   return good;
 }
 
-}  // namespace
 }  // namespace cuda
 }  // namespace geowidth

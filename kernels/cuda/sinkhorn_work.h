@@ -11,7 +11,6 @@
 
 namespace geowidth {
 namespace cuda {
-namespace {
 
 constexpr int most_memory = 5, history = most_memory + 1;
 constexpr int most_products = most_memory * (most_memory + 1) / 2 + most_memory;  // for the weights of a mixed step
@@ -103,6 +102,5 @@ Work<T> work_of(const SinkhornArguments<T>& arguments, const SinkhornShape& shap
   return w;
 }
 
-}  // namespace
 }  // namespace cuda
 }  // namespace geowidth
