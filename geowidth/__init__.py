@@ -15,6 +15,19 @@ The same steps from the command line: ``geowidth --help``.
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time each loads when it is first used
+    from geowidth import allocate as allocate
+    from geowidth import diagnose as diagnose
+    from geowidth import geometry as geometry
+    from geowidth import measure as measure
+    from geowidth import models as models
+    from geowidth import ops as ops
+    from geowidth import plan as plan
+    from geowidth import report as report
+    from geowidth import train as train
 
 try:
     __version__ = version("geowidth")
@@ -24,12 +37,12 @@ except PackageNotFoundError:  # a source tree on sys.path, not installed
 _SUBPACKAGES = ("allocate", "diagnose", "geometry", "measure", "models", "ops", "plan", "report", "train")
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> ModuleType:
     # Subpackages load on first use: `import geowidth` alone costs milliseconds.
     if name in _SUBPACKAGES:
         return import_module(f"geowidth.{name}")
     raise AttributeError(f"module 'geowidth' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted([*globals(), *_SUBPACKAGES])

@@ -1,14 +1,23 @@
 """The whole chain on one model size: train, measure, allocate, train the arms, compare, report. See `geowidth run`."""
 
+from __future__ import annotations
+
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from geowidth import records
 from geowidth.allocate.arms import Arm, parse_arms
 from geowidth.errors import UserError, choose, whole
+from geowidth.files import PathLike
 from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import duration, tell
+
+if TYPE_CHECKING:
+    from geowidth.artifacts.schedule import Schedule
+    from geowidth.artifacts.work_profile import WorkProfile
 
 KIND, SCHEMA = "geowidth.run", 1
 LATER = {"seed": 0, "spelled": {}}  # settings that files of earlier versions lack, and what they had in their place
@@ -33,16 +42,16 @@ class Chain:
     seed: int = 0
 
     @property
-    def reference(self):
+    def reference(self) -> str:
         """Folder of the model that is measured, seen from the run folder."""
         return arm_folder("uniform", self.seeds[0])
 
     @property
-    def signal(self):
+    def signal(self) -> dict[str, str]:
         """What schedules read from the work profile where an arm does not say it."""
         return {"geometry": self.geometry, "statistic": self.statistic}
 
-    def signals(self):
+    def signals(self) -> dict[str, tuple[str, ...]]:
         """({"geometries"}, {"statistics"}), tuples: those that are always measured, then what else an arm reads."""
         from geowidth.measure import MeasureSettings
 
@@ -52,7 +61,7 @@ class Chain:
         statistics = dict.fromkeys([*usual.statistics, *(statistic for _, statistic in read)])
         return {"geometries": tuple(geometries), "statistics": tuple(statistics)}
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         names = [arm.name for arm in self.arms]
         spelled = {arm.name: arm.text for arm in self.arms if arm.name != arm.text}
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -61,16 +70,16 @@ class Chain:
 
 
 def resolve(
-    preset="nano",
-    corpus="stdlib",
-    arms=None,
-    seeds=None,
-    steps=None,
-    tokens=None,
-    geometry="hyperbolic",
-    statistic="topology",
-    seed=0,
-):
+    preset: str | Preset = "nano",
+    corpus: PathLike = "stdlib",
+    arms: Iterable[str] | None = None,
+    seeds: Iterable[int] | None = None,
+    steps: int | None = None,
+    tokens: int | None = None,
+    geometry: str = "hyperbolic",
+    statistic: str = "topology",
+    seed: int = 0,
+) -> Chain:
     """A Chain with the preset's defaults filled in; raises UserError for anything that cannot run.
 
     arms: texts, see geowidth.allocate.arms. geometry, statistic: the signal that arms with measured widths read.
@@ -97,7 +106,7 @@ def resolve(
     return found
 
 
-def check_arms(chain):
+def check_arms(chain: Chain) -> None:
     """Refuse an arm whose options its schedule cannot take, before anything is trained: each is allocated once, those
     that need measured work with a made-up profile in which all layers do the same."""
     from geowidth.measure import MeasureSettings
@@ -124,7 +133,7 @@ def _level_profile(chain, measured):
     return WorkProfile(work, dimension, model.widths, model.dimension, 3, [], {}, {})
 
 
-def run_chain(chain, folder, *, processes=None):
+def run_chain(chain: Chain, folder: PathLike, *, processes: int | None = None) -> Path:
     """Do everything `chain` says that is not done yet in `folder`; returns the path of report.html."""
     from geowidth.report import table, write_report
     from geowidth.train.compare import COMPARISON_FILE, compare_folders
@@ -155,7 +164,7 @@ def run_chain(chain, folder, *, processes=None):
     return page
 
 
-def check(chain, processes):
+def check(chain: Chain, processes: int | None) -> None:
     """Refuse what only the corpus and this machine can tell, before anything is written."""
     from geowidth.measure import check_enough_text
     from geowidth.text.corpus import load_corpus, windows
@@ -168,7 +177,7 @@ def check(chain, processes):
     check_enough_text(text, context, chain.tokens)
 
 
-def arm_folder(arm, seed):
+def arm_folder(arm: str, seed: int) -> str:
     """Training folder of one arm and seed, seen from the run folder."""
     return f"arms/{arm}/seed-{seed}"
 
@@ -184,7 +193,7 @@ def _count(chain):
     return "nine" if count == 9 else count
 
 
-def train_arms(chain, folder, arms, processes):
+def train_arms(chain: Chain, folder: Path, arms: Sequence[Arm], processes: int | None) -> None:
     """Write the schedules of `arms` and train every seed of them; finished trainings are left as they are."""
     from geowidth.train import TrainJob, train_many
 
@@ -197,7 +206,7 @@ def train_arms(chain, folder, arms, processes):
     train_many(jobs, processes, label="train")
 
 
-def schedule_of(chain, folder, arm):
+def schedule_of(chain: Chain, folder: Path, arm: Arm) -> Schedule:
     """The schedule of one arm: read from the run folder, or made and written there."""
     from geowidth.allocate import Schedule
 
@@ -212,7 +221,7 @@ def schedule_of(chain, folder, arm):
     return schedule
 
 
-def allocate_arm(chain, arm, work):
+def allocate_arm(chain: Chain, arm: Arm, work: WorkProfile | PathLike | None) -> Schedule:
     """The Schedule of one arm at the preset's budget. work: a WorkProfile, the path of one, or None."""
     from geowidth.allocate import allocate
 
@@ -230,7 +239,7 @@ def allocate_arm(chain, arm, work):
     )
 
 
-def measure_reference(chain, folder):
+def measure_reference(chain: Chain, folder: Path) -> None:
     """Measure the uniform model of the first seed, unless that is done."""
     from geowidth.measure import MeasureSettings, measure
 

@@ -4,8 +4,10 @@ import torch
 
 from geowidth.errors import UserError, shown
 
+Device = str | torch.device
 
-def device_named(name):
+
+def device_named(name: Device) -> torch.device:
     """The torch.device of "cpu", "cuda" or "cuda:N"; a UserError for other names and for GPUs that are not there."""
     if not isinstance(name, (str, torch.device)):
         raise UserError(f"device is {shown(name)}; allowed: cpu, cuda, cuda:N")

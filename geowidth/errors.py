@@ -2,6 +2,10 @@
 
 import math
 import numbers
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+Chosen = TypeVar("Chosen")
 
 MOST = 2**31 - 1  # of a count that compiled code takes as a 32-bit integer
 
@@ -13,7 +17,7 @@ class UserError(ValueError):
     """
 
 
-def shown(value):
+def shown(value: object) -> str:
     """`value` for a message, on one line of at most 80 characters; arrays and tensors by their type and shape."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and len(shape):
@@ -22,7 +26,7 @@ def shown(value):
     return text if len(text) <= 80 else f"{text[:60]}... ({type(value).__name__})"
 
 
-def choose(what, value, allowed):
+def choose(what: str, value: Chosen, allowed: Collection[object]) -> Chosen:
     """Return `value` if it is one of `allowed`; otherwise raise a UserError that lists them."""
     try:
         known = value in frozenset(allowed)
@@ -33,7 +37,7 @@ def choose(what, value, allowed):
     return value
 
 
-def choose_several(what, values, allowed):
+def choose_several(what: str, values: object, allowed: Collection[object]) -> tuple[str, ...]:
     """A tuple of different names out of `allowed`, at least one: from one name or a sequence of them."""
     try:
         names = (values,) if isinstance(values, str) else tuple(values)
@@ -46,7 +50,7 @@ def choose_several(what, values, allowed):
     return names
 
 
-def whole(name, value, least, most=None):
+def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     """`value` as an int from `least` to `most` (None: no bound); anything else raises a UserError that names it.
 
     Integers of Python, numpy and torch count, bool and floats do not.
@@ -60,7 +64,7 @@ def whole(name, value, least, most=None):
     return int(found)
 
 
-def number(name, value, allowed, fits):
+def number(name: str, value: object, allowed: str, fits: Callable[[float], bool]) -> float:
     """`value` as a float for which `fits` holds; a UserError that says `allowed` for all else.
 
     Real numbers of Python, numpy and torch count, bool and strings do not.
@@ -75,12 +79,12 @@ def number(name, value, allowed, fits):
     return real
 
 
-def positive(name, value):
+def positive(name: str, value: object) -> float:
     """`value` as a float if it is a finite number above 0; a UserError otherwise."""
     return number(name, value, "a finite number above 0", lambda v: 0 < v < math.inf)
 
 
-def flag(name, value):
+def flag(name: str, value: object) -> bool:
     """`value` as a bool if it is True or False; a UserError otherwise (the text "false" would count as true)."""
     found = _scalar(value)
     if not isinstance(found, bool):

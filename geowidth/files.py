@@ -10,10 +10,14 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from geowidth import memory
 from geowidth.errors import UserError, shown
+
+PathLike = str | os.PathLike[str]
 
 # What a file system answers that cannot set space aside; then zeros are written instead.
 _NO_RESERVING = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
@@ -21,19 +25,19 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
-def reason(error):
+def reason(error: OSError) -> str:
     """Why an OSError came, in words."""
     return error.strerror or str(error)
 
 
-def file_path(what, value):
+def file_path(what: str, value: object) -> PathLike:
     """`value` if it is the path of a file, a text or a path object; anything else is refused."""
     if not isinstance(value, (str, os.PathLike)):
         raise UserError(f"{what} is {shown(value)}; give the path of a file")
     return value
 
 
-def exists(path):
+def exists(path: PathLike) -> bool:
     """Whether a regular file is at `path`; a UserError for a folder or a pipe there, and for an impossible path."""
     try:
         mode = os.stat(path).st_mode
@@ -48,7 +52,7 @@ def exists(path):
     return True
 
 
-def read_bytes(path):
+def read_bytes(path: PathLike) -> bytes:
     """The bytes of a regular file. UserError for anything else: nothing is read that may block or never end."""
     if not exists(path):
         place = next((folder for folder in Path(path).parents if folder.is_file()), None)
@@ -60,7 +64,7 @@ def read_bytes(path):
         raise UserError(f"cannot read {path}: {reason(error)}") from error
 
 
-def read_text(path):
+def read_text(path: PathLike) -> str:
     """The UTF-8 text of a regular file; UserError for anything else."""
     try:
         return read_bytes(path).decode("utf-8")
@@ -68,14 +72,14 @@ def read_text(path):
         raise UserError(f"{path} is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}") from error
 
 
-def write_bytes(path, data):
+def write_bytes(path: PathLike, data: bytes) -> None:
     """Write `data` beside `path`, bring it to the disk, then rename it into place. A failure leaves the old file."""
     with replacing(path, len(data)) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def replacing(path, size=None):
+def replacing(path: PathLike, size: int | None = None) -> Iterator[IO[bytes]]:
     """A binary file, open for reading and writing, that takes the place of `path` when the block ends well.
 
     size: bytes it will have, named when there is no room. Raises UserError when it cannot be written; then, and when
@@ -100,7 +104,7 @@ def replacing(path, size=None):
         raise refusal(path, error, size) from error
 
 
-def append(path, data):
+def append(path: PathLike, data: bytes) -> None:
     """Add `data` to the file at `path`, on the disk when this returns. Raises UserError; then a part may be there."""
     try:
         with open(path, "ab") as file:
@@ -111,7 +115,7 @@ def append(path, data):
         raise refusal(path, error, len(data)) from error
 
 
-def refusal(path, error, size=None):
+def refusal(path: PathLike, error: OSError, size: int | None = None) -> UserError:
     """The UserError for an OSError at writing `path`, with the bytes `size` it takes and those that are free."""
     if error.errno not in _FULL:
         return UserError(f"cannot write {path}: {reason(error)}; name a folder that can be written")
@@ -120,7 +124,7 @@ def refusal(path, error, size=None):
     return UserError(f"cannot write {path}: {reason(error)}{needed}; make room, or name a place on another disk")
 
 
-def free_bytes(path):
+def free_bytes(path: PathLike) -> int | None:
     """Bytes free for us on the disk that `path` is or will be on; None where the file system does not say."""
     folder = next((f for f in [Path(path), *Path(path).absolute().parents] if f.is_dir()), None)
     try:
@@ -130,7 +134,7 @@ def free_bytes(path):
     return facts.f_bavail * facts.f_frsize if facts.f_blocks else None
 
 
-def reserve(file, size):
+def reserve(file: IO[bytes], size: int) -> None:
     """Give an open file `size` bytes that are there, so that a full disk is an OSError here.
 
     A file that is only said to be long is filled when its memory map is written, and a full disk then kills the
@@ -157,7 +161,7 @@ def _write_zeros(file, size):
     file.flush()
 
 
-def check_writable(path):
+def check_writable(path: PathLike) -> None:
     """Raise a UserError now, before hours of work, if a file `path` could not be written later.
 
     Leaves no trace, and removes what a killed process left beside `path`.
@@ -203,7 +207,7 @@ def _aside(name):
     return f".{name}.{os.getpid()}.tmp"
 
 
-def sweep(path):
+def sweep(path: PathLike) -> None:
     """Remove the temporary files and folders of `path` that processes left behind which are gone."""
     path = Path(path)
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.tmp")
@@ -235,7 +239,7 @@ def _left_over(entry):
 
 
 @contextlib.contextmanager
-def holding(path):
+def holding(path: PathLike) -> Iterator[bool]:
     """Hold the lock of a file or folder while it is filled; gives whether it was free."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -244,7 +248,7 @@ def holding(path):
         os.close(descriptor)
 
 
-def lock(file):
+def lock(file: IO[bytes] | int) -> bool:
     """Take the lock of an open file without waiting; False if another holds it.
 
     Where there are no such locks: always True.

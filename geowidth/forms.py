@@ -5,9 +5,12 @@ form (a list of such values), or Each (an object whose values all have one form)
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from geowidth.errors import UserError, shown
+from geowidth.files import PathLike
 
 
 @dataclass(frozen=True)
@@ -15,23 +18,26 @@ class Part:
     """A single value: `fits(value)` must hold; `words` say what is allowed."""
 
     words: str
-    fits: object
+    fits: Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
 class Each:
     """An object of any keys, or of keys for which `key` holds, whose values have `form`."""
 
-    form: object
-    key: object = None
+    form: "Form"
+    key: Callable[[str], bool] | None = None
 
 
-def is_number(value):
+Form: TypeAlias = Part | Each | dict[str, Any] | list[Any]
+
+
+def is_number(value: object) -> bool:
     """Whether `value` is a real number, infinities and NaN included (a bool is not)."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def is_finite(value):
+def is_finite(value: object) -> bool:
     """Whether `value` is a finite real number that a float can hold."""
     return is_number(value) and -sys.float_info.max <= value <= sys.float_info.max
 
@@ -44,7 +50,7 @@ COUNT = Part("a whole number from 0 up", lambda value: type(value) is int and 0 
 OBJECT = Each(ANY)
 
 
-def fault(value, form, name=""):
+def fault(value: Any, form: Form, name: str = "") -> str:
     """What is wrong with `value`, as "NAME is VALUE, not WORDS"; "" when it has the form."""
     if isinstance(form, Part):
         return "" if form.fits(value) else f"{name or 'it'} is {shown(value)}, not {form.words}"
@@ -71,7 +77,7 @@ def _parts(value, form, name):
                 yield part, own, f"{before}{key.removesuffix('?')}"
 
 
-def check(path, value, form, advice):
+def check(path: PathLike, value: object, form: Form, advice: str) -> None:
     """Raise a UserError that names `path`, the part that does not have its form, and the advice."""
     wrong = fault(value, form)
     if wrong:

@@ -14,12 +14,13 @@ package adds its own with `GEOMETRIES.register(Geometry(...))` (see geowidth.reg
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from geowidth.errors import UserError, number, shown
-from geowidth.inputs import array, tensor
+from geowidth.inputs import ArrayLike, array, tensor
 from geowidth.registry import Registry
 
 HYPERBOLIC_RADIUS = math.tanh(1.0)
@@ -57,11 +58,11 @@ class Geometry:
     name: str
     directional: bool
     unit: str
-    pairwise: Callable | None = None
-    paired: Callable | None = None
-    from_angle: Callable | None = None
-    from_half_angle: Callable | None = None
-    slope: Callable | None = None
+    pairwise: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None = None
+    paired: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None = None
+    from_angle: Callable[[Any, float], Any] | None = None
+    from_half_angle: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None = None
+    slope: Callable[[torch.Tensor, float], torch.Tensor] | None = None
     arrays: bool = False
 
     def __post_init__(self):
@@ -73,11 +74,11 @@ class Geometry:
             raise UserError(f"geometry {shown(self.name)} has slope without from_angle; give both, or leave slope out")
 
     @property
-    def angular(self):
+    def angular(self) -> bool:
         """Whether its distance is an increasing map of the angle."""
         return self.from_angle is not None
 
-    def of_angle(self, angle, radius):
+    def of_angle(self, angle: Any, radius: float) -> Any:
         """from_angle of float64 angles: a tensor for a tensor, a numpy array (or scalar) for all else."""
         if isinstance(angle, torch.Tensor):
             return self._checked(self.from_angle(angle, radius), angle.shape, "from_angle")
@@ -85,19 +86,19 @@ class Geometry:
             return self.from_angle(angle, radius)
         return self.of_angle(torch.from_numpy(np.array(angle, dtype=np.float64)), radius).numpy()
 
-    def of_half_angle(self, sine, same_side, radius):
+    def of_half_angle(self, sine: torch.Tensor, same_side: torch.Tensor, radius: float) -> torch.Tensor:
         """The distances at float64 (sine, same_side) as `half_angle_sine` gives them."""
         if self.from_half_angle is not None:
             return self.from_half_angle(sine, same_side, radius)
         return self.of_angle(_angle(sine, same_side, radius), radius)
 
-    def between(self, x, y, radius):
+    def between(self, x: torch.Tensor, y: torch.Tensor, radius: float) -> torch.Tensor:
         """`pairwise` of float64 rows (those of a directional geometry have length 1), or the angle's map."""
         if self.pairwise is None:
             return self.of_angle(GEOMETRIES[ANGLE].between(x, y, radius), radius)
         return self._checked(self.pairwise(x, y, radius), (len(x), len(y)), "pairwise")
 
-    def along(self, x, y, radius):
+    def along(self, x: torch.Tensor, y: torch.Tensor, radius: float) -> torch.Tensor:
         """`paired` of float64 rows that `between` would take."""
         if self.paired is not None:
             return self._checked(self.paired(x, y, radius), (len(x),), "paired")
@@ -119,17 +120,17 @@ class Geometry:
 PAIRED_ROWS = 64  # of a cloud at a time, where paired distances are the diagonal of pairwise ones
 
 
-def check_radius(radius):
+def check_radius(radius: float) -> float:
     """`radius` as a float, or a UserError unless 0 < radius < 1."""
     return number("radius", radius, "a number above 0 and below 1 (default tanh(1) = 0.7616)", lambda r: 0 < r < 1)
 
 
-def chord_scale(radius):
+def chord_scale(radius: float) -> float:
     """r / (1 - r^2), by which the chord is multiplied inside asinh."""
     return radius / ((1 - radius) * (1 + radius))
 
 
-def hyperbolic_from_angle(angle, radius=HYPERBOLIC_RADIUS):
+def hyperbolic_from_angle(angle: ArrayLike, radius: float = HYPERBOLIC_RADIUS) -> torch.Tensor | np.ndarray:
     """The hyperbolic distance of two directions at `angle` (radians, in [0, pi]; whatever geowidth.inputs takes).
 
     An increasing map of [0, pi], so it turns spherical distances, births and deaths into hyperbolic ones. float64: a
@@ -141,7 +142,7 @@ def hyperbolic_from_angle(angle, radius=HYPERBOLIC_RADIUS):
     return 2 * np.arcsinh(scale * np.sin(array("angle", angle).astype(np.float64) / 2))
 
 
-def check_directions(x, name="x"):
+def check_directions(x: torch.Tensor, name: str = "x") -> None:
     """Raise a UserError naming the first zero row of `x` (n, d), which has no direction."""
     if x.shape[0] == 0:
         return
@@ -154,13 +155,15 @@ def check_directions(x, name="x"):
         )
 
 
-def hyperbolic_slope(angle, radius):
+def hyperbolic_slope(angle: torch.Tensor, radius: float) -> torch.Tensor:
     """The derivative of `hyperbolic_from_angle` at float64 tensors."""
     scale = 2 * chord_scale(radius)
     return scale * torch.cos(angle / 2) / torch.sqrt(1 + (scale * torch.sin(angle / 2)).square())
 
 
-def reference_distances(x, y=None, geometry="raw", radius=HYPERBOLIC_RADIUS):
+def reference_distances(
+    x: ArrayLike, y: ArrayLike | None = None, geometry: str = "raw", radius: float = HYPERBOLIC_RADIUS
+) -> torch.Tensor:
     """Distances of every row of `x` (n, d) to every row of `y` (m, d; `x` if None): float64 (n, m).
 
     The plain definitions on explicit differences of float64 rows, without a Gram matrix: slow, the oracle of the tests.
@@ -178,13 +181,15 @@ def reference_distances(x, y=None, geometry="raw", radius=HYPERBOLIC_RADIUS):
     return geometry.between(first, second, radius)
 
 
-def unit_rows(x):
+def unit_rows(x: torch.Tensor) -> torch.Tensor:
     """Rows of float64 `x` (n, d), none of them zero, brought to length 1."""
     scaled = unit_scale(x)
     return scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
 
 
-def paired_distances(x, y, geometry="raw", radius=HYPERBOLIC_RADIUS):
+def paired_distances(
+    x: ArrayLike, y: ArrayLike, geometry: str = "raw", radius: float = HYPERBOLIC_RADIUS
+) -> torch.Tensor:
     """Distance of row i of `x` to row i of `y`, both (n, d), whatever geowidth.inputs takes: float64 (n,).
 
     Accurate to a few units in the last place of float64 however close, parallel or opposite the two rows are (a layer
@@ -266,7 +271,7 @@ GEOMETRIES = Registry(
 )
 
 
-def half_angle_sine(x, y):
+def half_angle_sine(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(sin(t/2), same side) for non-zero float64 rows x_i, y_i of (n, d), t in [0, pi/2] the angle of their lines.
 
     The longer row b is the base (for equal norms the larger in dictionary order, so that swapping x and y changes no
@@ -285,14 +290,14 @@ def half_angle_sine(x, y):
     return torch.sqrt(sine_square / (2 * (1 + torch.sqrt(1 - sine_square)))), dot >= 0
 
 
-def row_norms(x):
+def row_norms(x: torch.Tensor) -> torch.Tensor:
     """|x_i| of float64 `x` (..., d), also where the squares of its entries overflow or vanish."""
     exponent = _exponents(x)
     norms = torch.linalg.vector_norm(times_power_of_two(x, -exponent), dim=-1)
     return times_power_of_two(norms, exponent[..., 0])
 
 
-def unit_scale(x):
+def unit_scale(x: torch.Tensor) -> torch.Tensor:
     """Rows of float64 `x` times powers of two that bring the largest entry near 1 (exact, and squares stay finite)."""
     return times_power_of_two(x, -_exponents(x))
 
@@ -304,13 +309,15 @@ def _exponents(x):
     return torch.frexp(x.detach().abs().amax(-1, keepdim=True)).exponent
 
 
-def times_power_of_two(x, exponent):
+def times_power_of_two(x: torch.Tensor, exponent: torch.Tensor | int) -> torch.Tensor:
     """x 2^exponent in float64, exponent an integer or a tensor of them. (torch.ldexp goes through float32.)"""
     exponent = torch.as_tensor(exponent, device=x.device).clamp(-1000, 1000)
     return x * ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
-def residual_terms(a, b, square_b):
+def residual_terms(
+    a: torch.Tensor, b: torch.Tensor, square_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(r, a.b, |r|^2) for rows of float64 (n, d), r the part of a_i perpendicular to b_i, square_b = |b_i|^2."""
     dot = (a * b).sum(1)
     factor = (dot / square_b)[:, None].expand_as(b)
@@ -343,7 +350,7 @@ def _larger(x, y):
     return (x.gather(1, first) > y.gather(1, first))[:, 0]
 
 
-def poincare_distance(x, y, curvature=-1.0):
+def poincare_distance(x: ArrayLike, y: ArrayLike, curvature: float = -1.0) -> torch.Tensor:
     """Distance of point x_i to y_i in the Poincare ball of the given negative curvature: float64, shape of the leading
     axes.
 

@@ -13,10 +13,23 @@ Refused, each in one line that names the argument: None, complex and 8-bit float
 nested, masked, quantised and meta tensors, objects, text, dates, records, ragged lists.
 """
 
+from collections.abc import Sequence
+from typing import Any, Protocol
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from geowidth.errors import UserError, shown
+
+
+class SupportsDLPack(Protocol):
+    """An array of another library that hands over its memory by DLPack."""
+
+    def __dlpack__(self) -> Any: ...
+
+
+ArrayLike = torch.Tensor | npt.ArrayLike | SupportsDLPack
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (
@@ -26,7 +39,7 @@ INTEGERS = (
 ALLOWED = "float16, bfloat16, float32, float64, integers, bool"
 
 
-def tensor(name, value, axes=None, dispatched=False):
+def tensor(name: str, value: ArrayLike, axes: Sequence[str] | None = None, dispatched: bool = False) -> torch.Tensor:
     """`value` as a strided tensor of one of FLOATS. A tensor keeps its device and its gradient, all else is on the CPU.
 
     name         of the argument, for messages
@@ -41,7 +54,7 @@ def tensor(name, value, axes=None, dispatched=False):
     return made
 
 
-def numbers_on(name, value, device):
+def numbers_on(name: str, value: ArrayLike, device: torch.device) -> torch.Tensor:
     """`value` as a float64 tensor of its own on `device`, without a gradient; moved there from the CPU alone."""
     made = tensor(name, value).detach()
     if made.device.type != "cpu" and made.device != device:
@@ -49,13 +62,13 @@ def numbers_on(name, value, device):
     return made.to(device, torch.float64, copy=True, memory_format=torch.contiguous_format)
 
 
-def array(name, value, axes=None):
+def array(name: str, value: ArrayLike, axes: Sequence[str] | None = None) -> np.ndarray:
     """`value` as a numpy array in this machine's byte order: float16, float32 or float64 (bfloat16 becomes float32)."""
     made = tensor(name, value, axes).detach().cpu()
     return (made.float() if made.dtype == torch.bfloat16 else made).numpy()
 
 
-def floating(name, value, dispatched=False):
+def floating(name: str, value: torch.Tensor, dispatched: bool = False) -> torch.Tensor:
     """`value` if it is a tensor of one of FLOATS whose numbers lie in memory as they read, else a UserError."""
     if not isinstance(value, torch.Tensor):
         raise UserError(f"{name} is {type(value).__name__}; needed: a tensor")
@@ -64,7 +77,7 @@ def floating(name, value, dispatched=False):
     return dense(name, value, dispatched)
 
 
-def dense(name, value, dispatched=False):
+def dense(name: str, value: torch.Tensor, dispatched: bool = False) -> torch.Tensor:
     """The tensor `value` if its numbers lie in memory as they read, else a UserError that says what it is.
 
     dispatched   whether torch's dispatcher will see it: types that compute in Python (fake, distributed) may come then
@@ -95,12 +108,12 @@ def _without_numbers(value):
     return "on the meta device, without numbers; pass a tensor with data"
 
 
-def short(dtype):
+def short(dtype: torch.dtype | torch.layout) -> str:
     """The name of a torch dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
-def refuse_entry(name, values, wrong, words):
+def refuse_entry(name: str, values: torch.Tensor, wrong: torch.Tensor, words: str) -> None:
     """Raise a UserError that names the first entry of `values` where the mask `wrong` holds, if there is one."""
     where = wrong.nonzero()
     if len(where):

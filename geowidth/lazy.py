@@ -1,10 +1,12 @@
 """Faces of packages whose names load on first use, so that importing one costs milliseconds."""
 
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import Any
 
 
-def face(package, homes):
+def face(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """(__getattr__, __dir__) of `package`, whose public names live in other modules: homes = {name: module}."""
 
     def get(name):

@@ -8,7 +8,7 @@ from geowidth.errors import UserError
 _GROUPS = Path("/sys/fs/cgroup")
 
 
-def available():
+def available() -> int | None:
     """Bytes that can be taken: free or reclaimable ones, within the control group's limit; None where nobody says."""
     found = [n for n in (_free(), _left_in_group()) if n is not None]
     return min(found) if found else None
@@ -37,7 +37,7 @@ def _left_in_group():
         return None
 
 
-def check(what, size, advice):
+def check(what: str, size: int, advice: str) -> None:
     """Raise a UserError when `what`, of `size` bytes, is more than is available. advice: what to do then."""
     there = available()
     if there is not None and size > there:

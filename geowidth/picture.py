@@ -1,9 +1,13 @@
 """Pictures as bytes that are the same every time."""
 
 import io
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def picture_bytes(figure, kind, **options):
+def picture_bytes(figure: "Figure", kind: str, **options: Any) -> bytes:
     """The file of a matplotlib figure, kind "svg" or "png"; equal figures give equal bytes: no date, no random names.
 
     options: for `savefig`, such as dpi.

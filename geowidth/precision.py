@@ -5,11 +5,13 @@ import torch
 
 from geowidth.errors import choose
 
+Precision = str | torch.dtype | np.dtype | type
+
 # Spacing of the numbers just above 1, by name of the type.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-def coarsest(*precisions):
+def coarsest(*precisions: Precision | None) -> str:
     """The name of the coarsest of some precisions: torch or numpy dtypes, or names of EPSILON; None is passed over.
 
     What holds no fractions (integers, bool) or more than float64 counts as float64, in which it is computed.
@@ -17,7 +19,7 @@ def coarsest(*precisions):
     return max((_name(one) for one in ("float64", *precisions) if one is not None), key=EPSILON.__getitem__)
 
 
-def epsilon(precision):
+def epsilon(precision: Precision) -> float:
     """Spacing of the numbers just above 1 in a precision: a torch or numpy dtype, a numpy type, or a name."""
     return EPSILON[coarsest(precision)]
 

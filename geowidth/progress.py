@@ -4,12 +4,13 @@ import os
 import re
 import sys
 import time
+from typing import TextIO
 
 # Control characters but the end of a line, marks that turn the direction of writing, and what has no width.
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
-def printable(text):
+def printable(text: str) -> str:
     """`text` with every control character shown as an escape, such as \\x1b."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
@@ -26,7 +27,9 @@ class Progress:
                 progress.step(text="layer 3 of 10")
     """
 
-    def __init__(self, total, label, unit="step", every=10.0, stream=None):
+    def __init__(
+        self, total: int, label: str, unit: str = "step", every: float = 10.0, stream: TextIO | None = None
+    ) -> None:
         self.total, self.label, self.unit, self.every = total, printable(label), unit, every
         self.stream = stream or sys.stderr
         self.done = self.resumed = 0
@@ -37,7 +40,7 @@ class Progress:
 
             self.bar = tqdm(total=total, desc=label, unit=unit, file=self.stream, dynamic_ncols=True)
 
-    def resume_at(self, done):
+    def resume_at(self, done: int) -> None:
         """Say that `done` units were finished by an earlier run: they count as done, not towards the speed."""
         self.done = self.resumed = done
         if self.bar is not None:
@@ -45,7 +48,7 @@ class Progress:
             self.bar.n = done
             self.bar.refresh()
 
-    def step(self, count=1, text=""):
+    def step(self, count: int = 1, text: str = "") -> None:
         """Count `count` more units; `text` (loss, speed) is shown beside them."""
         self.done += count
         if self.bar is not None:
@@ -65,18 +68,18 @@ class Progress:
         words = f"{self.label}: {self.done}/{self.total} {self.unit}s, {duration(spent)}{left}"
         tell(words + (f", {text}" if text else ""), self.stream)
 
-    def close(self):
+    def close(self) -> None:
         if self.bar is not None:
             self.bar.close()
 
-    def __enter__(self):
+    def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def tell(line, stream=None):
+def tell(line: str, stream: TextIO | None = None) -> None:
     """Print a line of progress (default: on standard error). That its reader went away, or that the disk behind it is
     full, does not stop the work."""
     stream = stream or sys.stderr
@@ -86,7 +89,7 @@ def tell(line, stream=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def duration(seconds):
+def duration(seconds: float) -> str:
     """Seconds as people say them: '45 s', '3 min 20 s', '2 h 5 min'."""
     seconds = round(seconds)
     if seconds < 60:

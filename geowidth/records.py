@@ -9,9 +9,10 @@ import math
 import platform
 import re
 from pathlib import Path
+from typing import Any
 
 from geowidth.errors import UserError, shown
-from geowidth.files import check_writable, exists, read_bytes, read_text, write_bytes
+from geowidth.files import PathLike, check_writable, exists, read_bytes, read_text, write_bytes
 
 __all__ = [
     "check_writable", "claim_folder", "dumps", "environment", "loads", "read_json", "read_json_lines", "to_jsonable",
@@ -23,7 +24,7 @@ _CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON may hold and a ter
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
-def to_jsonable(value):
+def to_jsonable(value: object) -> Any:
     """Plain lists, dicts and scalars for any mix of those with numpy or torch arrays and scalars, tuples and paths."""
     if isinstance(value, bool) or value is None or isinstance(value, (str, int)):
         return value
@@ -53,7 +54,7 @@ def _revive(pairs):
     return found
 
 
-def dumps(value, **options):
+def dumps(value: object, **options: Any) -> str:
     """`value` as strict JSON text."""
     text = json.dumps(to_jsonable(value), allow_nan=False, ensure_ascii=False, **options)
     text = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -61,7 +62,7 @@ def dumps(value, **options):
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def loads(text):
+def loads(text: str) -> Any:
     """The value that `dumps` wrote.
 
     Raises ValueError for text that is not strict JSON (bare NaN and Infinity, a key twice in one object), for numbers
@@ -98,17 +99,17 @@ def _bounded_int(text):
     return int(text)
 
 
-def write_text(path, text):
+def write_text(path: PathLike, text: str) -> None:
     """Write `text` in UTF-8 beside `path`, then rename it into place: readers see the old file or the whole new one."""
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path, value):
+def write_json(path: PathLike, value: object) -> None:
     """Write `value` as indented strict JSON, atomically."""
     write_text(path, dumps(value, indent=1) + "\n")
 
 
-def read_json_lines(path):
+def read_json_lines(path: PathLike) -> list[Any]:
     """The values of a file with one JSON value a line; [] without a file. A last line that a kill cut short is left
     out, any other that is not JSON is refused."""
     path = Path(path)
@@ -125,7 +126,7 @@ def read_json_lines(path):
     return found
 
 
-def claim_folder(path, record, what, later=None):
+def claim_folder(path: PathLike, record: dict[str, Any], what: str, later: dict[str, Any] | None = None) -> None:
     """Write `record` to `path`, a settings.json, or check that the one there has the same settings, so that one folder
     never mixes two sets of them. what: "a run", for the message. later: {name: value} of settings that older files
     lack, which then count as having that value. Raises UserError naming the first that differs."""
@@ -145,7 +146,7 @@ def claim_folder(path, record, what, later=None):
         )
 
 
-def read_json(path, kind=None, schema=None):
+def read_json(path: PathLike, kind: str | None = None, schema: int | None = None) -> Any:
     """Read a JSON file; with `kind` and `schema`, refuse a file of another kind or of a newer schema."""
     path, text = Path(path), read_text(path)
     try:
@@ -171,7 +172,7 @@ def _check_schema(path, found, newest):
         raise UserError(f"{path} has schema {shown(found)}; this GeoWidth reads up to {newest}: upgrade it")
 
 
-def environment():
+def environment() -> dict[str, str | int]:
     """Versions and machine facts that every result file carries."""
     from importlib.metadata import version
 

@@ -11,8 +11,9 @@ variable, so an extension is there wherever the work goes.
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
+from typing import Any
 
 from geowidth.errors import UserError, choose, shown
 
@@ -30,12 +31,12 @@ class Registry(Mapping):
     An unknown name raises a UserError that lists what is allowed; `get` and `in` answer as a dict's do.
     """
 
-    def __init__(self, what, kind=None, items=()):
+    def __init__(self, what: str, kind: type | None = None, items: Iterable[Any] = ()) -> None:
         self.what, self.kind, self._items = what, kind, {}
         for item in items:
             self.register(item)
 
-    def register(self, item, name=None):
+    def register(self, item: Any, name: str | None = None) -> Any:
         """Add `item` under `name` (default: its own `name`) and return it, so that this serves as a decorator too.
 
         Raises UserError for an item of another kind, for a name that option texts could not carry, and for a name
@@ -103,12 +104,12 @@ class _Extensions:
 _EXTENSIONS = _Extensions()
 
 
-def load_extensions():
+def load_extensions() -> None:
     """Import all extensions, the first time; a UserError names one that cannot be imported."""
     _EXTENSIONS.load()
 
 
-def extension_names():
+def extension_names() -> list[tuple[str, str]]:
     """What `load_extensions` imports: [(where it was named, module)]."""
     from importlib.metadata import entry_points
 

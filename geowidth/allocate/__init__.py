@@ -7,7 +7,25 @@ round_widths          multiples of a quantum, never above the budget, with a pro
 schedule_names        every schedule there is, installed plug-ins included
 """
 
+from typing import TYPE_CHECKING
+
 from geowidth import lazy
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time each name loads when it is first used
+    from geowidth.allocate.allocation import allocate as allocate
+    from geowidth.allocate.problem import Problem as Problem
+    from geowidth.allocate.rounding import Rounding as Rounding
+    from geowidth.allocate.rounding import round_widths as round_widths
+    from geowidth.allocate.schedules import Shape as Shape
+    from geowidth.allocate.schedules import schedule_names as schedule_names
+    from geowidth.allocate.solve import Solution as Solution
+    from geowidth.allocate.solve import solve_surrogate as solve_surrogate
+    from geowidth.allocate.surrogate import Surrogate as Surrogate
+    from geowidth.allocate.surrogate import calibrated_surrogate as calibrated_surrogate
+    from geowidth.artifacts.cost import LinearCost as LinearCost
+    from geowidth.artifacts.cost import TableCost as TableCost
+    from geowidth.artifacts.cost import linear_cost as linear_cost
+    from geowidth.artifacts.schedule import Schedule as Schedule
 
 _HOMES = {
     "Arm": "geowidth.allocate.arms",

@@ -1,40 +1,47 @@
 """`allocate`: from a schedule's name to integer widths under an exact budget."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from geowidth import records
 from geowidth.allocate.frame import Frame
 from geowidth.allocate.problem import Problem, count_layers, experts_of, load_work, per_expert, whole_number
-from geowidth.allocate.schedules import CONTROLS, find_rule, schedule_names
+from geowidth.allocate.schedules import CONTROLS, Rule, find_rule, schedule_names
 from geowidth.artifacts.cost import UNITS, TableCost, linear_cost
 from geowidth.artifacts.schedule import Schedule
 from geowidth.errors import UserError, choose, number, shown
-from geowidth.files import file_path
+from geowidth.files import PathLike, file_path
+
+if TYPE_CHECKING:
+    from geowidth.artifacts.work_profile import WorkProfile
+    from geowidth.inputs import ArrayLike
 
 
 def allocate(
-    schedule="geometry",
+    schedule: str | Rule = "geometry",
     *,
-    layers=None,
-    base_width=None,
-    budget=None,
-    unit=None,
-    model_dimension=None,
-    projections=None,
-    biases=False,
-    cost_table=None,
-    work=None,
-    quantum=1,
-    tensor_parallel=1,
-    max_distinct_widths=None,
-    floor=None,
-    cap=None,
-    control=None,
-    seed=0,
-    **options,
-):
+    layers: int | None = None,
+    base_width: int | None = None,
+    budget: float | None = None,
+    unit: str | None = None,
+    model_dimension: ArrayLike | None = None,
+    projections: ArrayLike | None = None,
+    biases: ArrayLike = False,
+    cost_table: TableCost | PathLike | None = None,
+    work: WorkProfile | PathLike | None = None,
+    quantum: int = 1,
+    tensor_parallel: int = 1,
+    max_distinct_widths: int | None = None,
+    floor: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+    control: str | Rule | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Schedule:
     """Integer FFN widths, one a layer, never above the budget. Returns a Schedule.
 
     schedule: a name (`schedule_names()`), or a Rule of your own. control: a control ("reversed", "permuted", "sorted",

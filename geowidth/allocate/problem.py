@@ -1,14 +1,21 @@
 """Problem: what a schedule rule is given to decide the widths of."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from geowidth.artifacts.cost import MOST_COUNTED, MOST_LAYERS
 from geowidth.artifacts.per_layer import per_layer
+from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.errors import UserError, shown, whole
-from geowidth.files import file_path
+from geowidth.files import PathLike, file_path
+
+if TYPE_CHECKING:
+    from geowidth.inputs import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Problem:
 
     layers: int
     base_width: int | None = None
-    work: object = None
+    work: WorkProfile | None = None
     seed: int = 0
 
     def __post_init__(self):
@@ -31,12 +38,12 @@ class Problem:
         object.__setattr__(self, "seed", whole("seed", self.seed, 0))
 
     @property
-    def depth(self):
+    def depth(self) -> np.ndarray:
         """Each layer's place between 0 (first) and 1 (last), float64 (layers,); a single layer is in the middle."""
         return np.linspace(0.0, 1.0, self.layers) if self.layers > 1 else np.full(1, 0.5)
 
 
-def load_work(work):
+def load_work(work: WorkProfile | PathLike | None) -> WorkProfile | None:
     """A work profile from a path to work.json; a profile is passed through, None too."""
     if work is None or hasattr(work, "signal"):
         return work
@@ -45,7 +52,7 @@ def load_work(work):
     return WorkProfile.read(file_path("work", work))
 
 
-def experts_of(work):
+def experts_of(work: WorkProfile) -> tuple[tuple[int, ...], ...] | None:
     """(experts, those that each token visits) of every layer of a work profile, or None where all FFNs are plain.
 
     A profile that was measured before experts were counted is refused if it is of a mixture of experts.
@@ -60,18 +67,18 @@ def experts_of(work):
     return tuple(zip(*pairs, strict=True)) if any(tuple(pair) != (1, 1) for pair in pairs) else None
 
 
-def per_expert(work, experts):
+def per_expert(work: WorkProfile, experts: tuple[int, ...]) -> WorkProfile:
     """The work profile with the width of one expert in place of that of all of a layer's experts together."""
     return replace(work, widths=tuple(width // count for width, count in zip(work.widths, experts, strict=True)))
 
 
-def whole_number(what, value, minimum=1):
+def whole_number(what: str, value: object, minimum: int = 1) -> int:
     """`value` as an int from `minimum` to 2^53, whole floats such as 1e6 included; anything else is refused."""
     value = int(value) if isinstance(value, float) and value.is_integer() else value
     return whole(what, value, minimum, MOST_COUNTED)
 
 
-def count_layers(layers, work):
+def count_layers(layers: int | None, work: WorkProfile | None) -> int:
     """The number of layers asked for and measured; refuses none, and two that differ."""
     measured = None if work is None else len(work.widths)
     if layers is None and measured is None:
@@ -85,13 +92,13 @@ def count_layers(layers, work):
     return layers if measured is None else measured
 
 
-def plain_number(text):
+def plain_number(text: str) -> float | None:
     """The float that `text` spells in plain decimal digits, as in 12, 0.5 or 1e-3; None for any other spelling."""
     plain = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text)
     return float(text) if plain else None
 
 
-def bound(what, value, layers, base_width, default):
+def bound(what: str, value: ArrayLike | None, layers: int, base_width: float, default: float) -> np.ndarray:
     """A floor or cap as float64 (layers,): a width, one a layer, or a text like "0.25x", times `base_width`."""
     if value is None:
         return np.full(layers, float(default))

@@ -9,8 +9,11 @@ A shape rounds to its nearest multiples wherever those cost what the budget says
 does; otherwise to the nearest multiples that do not exceed the budget and leave less than one more affordable step.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +23,9 @@ from geowidth.allocate.thresholds import hand_out, split, widen
 from geowidth.artifacts.cost import MOST_COUNTED, LinearCost
 from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, shown, whole
+
+if TYPE_CHECKING:
+    from geowidth.inputs import ArrayLike
 
 _FIRST_REACH = 8  # steps on each side of the relaxed optimum that are looked at first
 _MOST_CHOICES = 2**16  # widths of all layers together that one knapsack takes in
@@ -35,7 +41,7 @@ class Rounding:
     exact: bool
 
     @property
-    def gap(self):
+    def gap(self) -> float:
         """How much better, relative to the objective, any other widths could be at most. 0 when exact."""
         return 0.0 if self.exact else max(0.0, (self.objective - self.lower) / (abs(self.objective) or 1.0))
 
@@ -48,20 +54,20 @@ class Closest:
     reward: np.ndarray | float = 0.0
 
     @property
-    def size(self):
+    def size(self) -> int:
         """How many layers there are."""
         return len(self.target)
 
-    def value(self, widths):
+    def value(self, widths: np.ndarray) -> np.ndarray:
         """(widths - target)^2 - reward * (widths - target)."""
         off = widths - self.target
         return off * (off - self.reward)
 
-    def gain(self, widths, step):
+    def gain(self, widths: np.ndarray, step: int) -> np.ndarray:
         """Decrease of the value when a width grows by `step`; without reward negative beyond the target."""
         return step * (2.0 * (self.target - widths) - step + self.reward)
 
-    def slack(self, step):
+    def slack(self, step: int) -> float:
         """Gains no further apart than this are equal: two layers as far from a multiple tie in exact arithmetic."""
         return 1e-12 * step * max(float(np.abs(self.target).max()), step)
 
@@ -70,32 +76,32 @@ class Closest:
 class Tied:
     """An objective over common widths: layers with the same label share one."""
 
-    objective: object
+    objective: Surrogate | Closest
     labels: np.ndarray
 
     def __post_init__(self):
         object.__setattr__(self, "labels", np.unique(self.labels, return_inverse=True)[1])
 
     @property
-    def size(self):
+    def size(self) -> int:
         """How many common widths there are."""
         return int(self.labels.max()) + 1
 
-    def value(self, widths):
+    def value(self, widths: np.ndarray) -> np.ndarray:
         """The summed value of the layers of every label."""
         return np.bincount(self.labels, self.objective.value(widths[self.labels]), self.size)
 
-    def gain(self, widths, step):
+    def gain(self, widths: np.ndarray, step: int) -> np.ndarray:
         """The summed gain of the layers of every label."""
         return np.bincount(self.labels, self.objective.gain(widths[self.labels], step), self.size)
 
 
-def check_bounds(floor, cap, layers):
+def check_bounds(floor: ArrayLike, cap: ArrayLike, layers: int) -> tuple[np.ndarray, np.ndarray]:
     """(floor, cap) as float64 (layers,), from one number each or one a layer; a cap may be infinite."""
     return per_layer("floor", floor, layers), per_layer("cap", cap, layers, most=np.inf)
 
 
-def labels_of(tied, layers):
+def labels_of(tied: ArrayLike | None, layers: int) -> np.ndarray | None:
     """Labels of tied layers as whole numbers from 0 up, int64 (layers,); None for none."""
     if tied is None:
         return None
@@ -110,7 +116,7 @@ def labels_of(tied, layers):
     return np.unique(labels, return_inverse=True)[1]
 
 
-def bounds_in_steps(floor, cap, step):
+def bounds_in_steps(floor: np.ndarray, cap: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
     """(lowest, highest) numbers of steps, int64 (layers,); refuses a step of which no multiple lies within bounds."""
     low = np.maximum(np.ceil(_snapped(floor / step)), 1.0)
     high = np.floor(_snapped(np.minimum(cap, MOST_COUNTED) / step))
@@ -130,7 +136,9 @@ def _snapped(steps):
     return np.where((np.abs(steps - near) <= 16 * np.spacing(steps)) & (near < 2.0**40), near, steps)
 
 
-def check_affordable(cost, budget, low, high, cap, step):
+def check_affordable(
+    cost: LinearCost, budget: float, low: np.ndarray, high: np.ndarray, cap: np.ndarray, step: int
+) -> None:
     """Refuse a budget below the floors, in multiples of the step, or above the caps; names the feasible range."""
     smallest = cost.total(low, step)
     largest = cost.total([math.floor(c) for c in cap.tolist()]) if np.isfinite(cap).all() else math.inf
@@ -144,7 +152,16 @@ def check_affordable(cost, budget, low, high, cap, step):
     )
 
 
-def round_widths(objective, cost, budget, floor, cap, step, tied=None, near=None):
+def round_widths(
+    objective: Surrogate | Closest,
+    cost: LinearCost,
+    budget: int,
+    floor: ArrayLike,
+    cap: ArrayLike,
+    step: int,
+    tied: ArrayLike | None = None,
+    near: object = None,
+) -> Rounding:
     """Multiples of `step` between floor and cap that minimise `objective` and cost at most `budget`.
 
     objective: a Surrogate or Closest; cost: a LinearCost; budget: a whole number up to 2^53; floor, cap: (layers,)
@@ -171,14 +188,14 @@ def round_widths(objective, cost, budget, floor, cap, step, tied=None, near=None
     return _round_unequal(objective, price, room, low, high, step)
 
 
-def paying(objective, cost, step):
+def paying(objective: Surrogate | Closest, cost: LinearCost, step: int) -> Surrogate | Closest:
     """The objective with a reward for spending where it has none: an affordable step near the target always pays."""
     if not isinstance(objective, Closest):
         return objective
     return Closest(objective.target, 3.0 * step * cost.per_width / cost.per_width.min())
 
 
-def tied_bounds(objective, low, high):
+def tied_bounds(objective: Tied, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of the common widths of a Tied objective, from those of its layers."""
     bottom, top = np.zeros(objective.size, np.int64), np.full(objective.size, np.iinfo(np.int64).max)
     np.maximum.at(bottom, objective.labels, low)
@@ -204,7 +221,9 @@ def _round_unequal(objective, price, room, low, high, step):
     return Rounding(counts[labels] * step, value, min(picked.lower, value), exact)
 
 
-def relaxed_counts(objective, prices, room, bottom, top, step):
+def relaxed_counts(
+    objective: Tied, prices: np.ndarray, room: int, bottom: np.ndarray, top: np.ndarray, step: int
+) -> tuple[np.ndarray, float, float]:
     """(counts, price, lower): what minimises objective + price * cost, the price at which that fits, and the bound.
 
     Of all steps worth more than the price all are taken, so by convexity no widths within the budget have a summed
@@ -268,7 +287,9 @@ def _fill(counts, prices, left, top):
     return counts
 
 
-def round_equal_price(objective, step, low, high, steps):
+def round_equal_price(
+    objective: Surrogate | Closest, step: int, low: np.ndarray, high: np.ndarray, steps: int
+) -> np.ndarray:
     """The best numbers of steps, int64 (layers,), when all steps cost the same and `steps` of them are affordable.
 
     low, high: bounds in steps. Exact for any separable convex objective; equal gains go to the earlier layer.

@@ -7,14 +7,20 @@ w_l = clip((a_l c_l / (p_l nu))^(1/(1+a_l)), m_l, M_l). The spent budget falls c
 bracketed by "all at the cap" and "all at the floor" and found by Newton steps that fall back on bisection.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from geowidth.allocate.surrogate import Surrogate
 from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, number, shown
+
+if TYPE_CHECKING:
+    from geowidth.inputs import ArrayLike
 
 _ROUNDS = 200
 _TIGHT = 4e-16
@@ -31,19 +37,21 @@ class Solution:
 
     widths: np.ndarray
     multiplier: float
-    at_floor: tuple
-    at_cap: tuple
+    at_floor: tuple[int, ...]
+    at_cap: tuple[int, ...]
     kkt_residual: float
     surrogate: float
     uniform: float
 
     @property
-    def ratio(self):
+    def ratio(self) -> float:
         """Predicted loss surrogate against uniform widths of the same cost; 1 when there is no work at all."""
         return self.surrogate / self.uniform if self.uniform else 1.0
 
 
-def check_feasible(budget, cost, floor, cap, unit="parameters"):
+def check_feasible(
+    budget: float, cost: np.ndarray, floor: np.ndarray, cap: np.ndarray, unit: str = "parameters"
+) -> None:
     """Refuse a budget that no widths between the floors and the caps can meet; names the feasible range."""
     smallest, largest = float(cost @ floor), float(cost @ cap)
     slack = 1e-12 * abs(budget)
@@ -55,7 +63,7 @@ def check_feasible(budget, cost, floor, cap, unit="parameters"):
         )
 
 
-def solve_surrogate(surrogate, cost, budget, floor, cap):
+def solve_surrogate(surrogate: Surrogate, cost: ArrayLike, budget: float, floor: ArrayLike, cap: ArrayLike) -> Solution:
     """The widths that minimise `surrogate` at exactly this `budget`; see the module for the mathematics.
 
     cost: p_l > 0, what one unit of width costs; floor > 0 and cap (inf allowed), float64 (layers,). Layers without work
@@ -135,7 +143,7 @@ def _solution(surrogate, cost, budget, floor, cap, widths, multiplier):
     )
 
 
-def fit_shape(shape, cost, budget, floor, cap):
+def fit_shape(shape: np.ndarray, cost: np.ndarray, budget: float, floor: np.ndarray, cap: np.ndarray) -> np.ndarray:
     """Real widths clip(t * shape, floor, cap) that cost exactly `budget`; t is unique wherever some layer is free.
 
     The sum is piecewise linear in t, so the piece that holds the root is found among its breakpoints and solved

@@ -6,12 +6,18 @@ at that width: c_l w0_l^(-a_l) = e_l, hence c_l = e_l w0_l^(a_l). Without this f
 unit in which widths are counted, and with unequal exponents could even reverse the order of the layers.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from geowidth.artifacts.per_layer import count, per_layer
 from geowidth.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from geowidth.inputs import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -34,31 +40,33 @@ class Surrogate:
             raise UserError(f"the {layers} coefficients add up to {total}; a finite sum of one or more is needed")
 
     @property
-    def size(self):
+    def size(self) -> int:
         """How many layers there are."""
         return len(self.coefficient)
 
-    def value(self, widths):
+    def value(self, widths: np.ndarray) -> np.ndarray:
         """Each layer's term at `widths`, (..., layers) float64."""
         return self.coefficient * np.power(widths, -self.exponent)
 
-    def gain(self, widths, step):
+    def gain(self, widths: np.ndarray, step: int) -> np.ndarray:
         """How much each layer's term falls when its width grows by `step`; formed without cancellation."""
         return -self.value(widths) * np.expm1(-self.exponent * np.log1p(step / widths))
 
-    def slack(self, step):
+    def slack(self, step: int) -> float:
         """Gains no further apart than this are equal: none but equal ones."""
         return 0.0
 
 
-def smooth(work):
+def smooth(work: ArrayLike) -> np.ndarray:
     """`work` averaged over depth with weights [1 2 1]/4; at the ends [2 1]/3. Shape (layers,), float64."""
     padded = np.pad(np.asarray(work, dtype=np.float64), 1)
     weight = np.convolve(np.pad(np.ones(len(work)), 1), [1.0, 2.0, 1.0], mode="valid")
     return np.convolve(padded, [1.0, 2.0, 1.0], mode="valid") / weight
 
 
-def exponents(exponent, layers, dimension=None, smoothness=1.0):
+def exponents(
+    exponent: ArrayLike, layers: int, dimension: ArrayLike | None = None, smoothness: float = 1.0
+) -> np.ndarray:
     """The a_l of every layer, float64 of shape (layers,).
 
     `exponent`: "dimension" for a_l = 2 smoothness / dimension_l, the rate at which a width-w network approximates a
@@ -76,7 +84,7 @@ def exponents(exponent, layers, dimension=None, smoothness=1.0):
     return 2.0 * smoothness / per_layer("intrinsic dimension", dimension, layers, strict=True)
 
 
-def calibrated_surrogate(difficulty, reference_widths, exponent):
+def calibrated_surrogate(difficulty: ArrayLike, reference_widths: ArrayLike, exponent: ArrayLike) -> Surrogate:
     """The surrogate that equals `difficulty` e_l at the reference widths w0_l: c_l = e_l w0_l^(a_l)."""
     layers = count(difficulty)
     difficulty = per_layer("work", difficulty, layers)

@@ -1,16 +1,18 @@
 """Fitted loss-versus-width curves: what `geowidth calibrate` writes and the calibrated schedule reads."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError, choose
+from geowidth.files import PathLike
 
 # The range in which exponents are searched.
 LEAST_EXPONENT, GREATEST_EXPONENT = 1e-2, 4.0
 KIND, SCHEMA = "geowidth.calibration", 2  # schema 1 counted the noise of seeds as what width does
 
 
-def bounded(low, high):
+def bounded(low: float, high: float) -> bool:
     """Whether an interval of exponents ends within the range that was searched."""
     return low > LEAST_EXPONENT * 1.001 and high < GREATEST_EXPONENT * 0.999
 
@@ -27,46 +29,46 @@ class Calibration:
     """
 
     preset: str
-    widths: tuple
-    layers: list
-    shared: dict
+    widths: tuple[int, ...]
+    layers: list[dict[str, Any]]
+    shared: dict[str, Any]
     noise: float
-    forms: dict
-    lack_of_fit: dict | None
-    explained: dict
-    signals: dict
-    curves: list
+    forms: dict[str, Any]
+    lack_of_fit: dict[str, Any] | None
+    explained: dict[str, Any]
+    signals: dict[str, Any]
+    curves: list[dict[str, Any]]
     sentence: str
-    settings: dict
-    environment: dict = field(default_factory=records.environment)
+    settings: dict[str, Any]
+    environment: dict[str, Any] = field(default_factory=records.environment)
 
     @property
-    def exponents(self):
+    def exponents(self) -> list[float]:
         """Fitted a_l of every layer."""
         return [layer["exponent"] for layer in self.layers]
 
     @property
-    def undetermined(self):
+    def undetermined(self) -> list[int]:
         """Layers whose own exponent these data do not bound."""
         return [index for index, layer in enumerate(self.layers) if not layer.get("determined")]
 
     @property
-    def shared_determined(self):
+    def shared_determined(self) -> bool:
         """Whether these data bound the exponent that all layers share."""
         interval = self.shared.get("exponent_interval")
         return bool(interval) and bounded(*interval)
 
     @property
-    def difficulty(self):
+    def difficulty(self) -> list[float]:
         """Fitted e_l of every layer, each with its own exponent."""
         return [layer["difficulty"] for layer in self.layers]
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """The calibration as a dict for calibration.json."""
         return {"kind": KIND, "schema": SCHEMA, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
 
     @classmethod
-    def read(cls, path):
+    def read(cls, path: PathLike) -> "Calibration":
         """Read calibration.json; a file that is none, or lacks a field or a number of a fit, is refused."""
         value = records.read_json(path, KIND, SCHEMA)
         if value["schema"] < SCHEMA:

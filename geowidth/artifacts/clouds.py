@@ -1,11 +1,13 @@
 """Token clouds: the states before and after every FFN, for the same tokens in every layer."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from geowidth import inputs, records
 from geowidth.errors import UserError
+from geowidth.files import PathLike
 from geowidth.precision import coarsest
 from geowidth.tensors import read_tensors, write_tensors
 
@@ -35,9 +37,9 @@ class Clouds:
     positions: torch.Tensor
     widths: tuple[int, ...]
     projections: int
-    settings: dict
+    settings: dict[str, Any]
     precision: str | None = None
-    experts: tuple = ()
+    experts: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self):
         for name in ("before", "after"):
@@ -50,14 +52,14 @@ class Clouds:
         object.__setattr__(self, "precision", found)
 
     @property
-    def layers(self):
+    def layers(self) -> int:
         return self.before.shape[0]
 
     @property
-    def tokens(self):
+    def tokens(self) -> int:
         return self.before.shape[1]
 
-    def write(self, path):
+    def write(self, path: PathLike) -> None:
         """Write everything into one safetensors file, atomically."""
         # Cloned, since callers may give one tensor as both and safetensors refuses shared memory.
         names = ("before", "after", "token_ids", "positions")
@@ -67,7 +69,7 @@ class Clouds:
         write_tensors(path, tensors, {"geowidth": records.dumps({**facts, "settings": self.settings})})
 
     @classmethod
-    def read(cls, path):
+    def read(cls, path: PathLike) -> "Clouds":
         """Read a file that `write` made; anything else is refused with what it is."""
         tensors, metadata = read_tensors(path)
         try:

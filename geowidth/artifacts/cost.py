@@ -1,12 +1,19 @@
 """What FFN widths cost: parameters, forward FLOPs, or milliseconds from a table measured on a device."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from geowidth import records
 from geowidth.artifacts.per_layer import count, per_layer
 from geowidth.errors import UserError, choose, positive, shown, whole
+from geowidth.files import PathLike
+
+if TYPE_CHECKING:
+    from geowidth.inputs import ArrayLike
 
 LINEAR_UNITS = ("width", "parameters", "flops")
 UNITS = (*LINEAR_UNITS, "milliseconds")
@@ -30,18 +37,18 @@ class LinearCost:
         for name, least in (("per_width", 1), ("fixed", 0)):
             object.__setattr__(self, name, whole_per_layer(f"{name} of a cost", getattr(self, name), layers, least))
 
-    def of(self, widths):
+    def of(self, widths: ArrayLike) -> np.ndarray:
         """Each layer's cost, int64 (layers,) for integer widths."""
         return self.per_width * np.asarray(widths) + self.fixed
 
-    def total(self, widths, step=1):
+    def total(self, widths: ArrayLike, step: int = 1) -> int:
         """The summed cost at `widths` (one, or one a layer) times `step`: a Python int, however large."""
         widths = [int(w) for w in np.broadcast_to(np.asarray(widths, dtype=object), self.per_width.shape)]
         pairs = zip(self.per_width.tolist(), widths, strict=True)
         return int(step) * sum(p * w for p, w in pairs) + sum(self.fixed.tolist())
 
     @property
-    def equal(self):
+    def equal(self) -> bool:
         """Whether one more unit of width costs the same in every layer."""
         return bool((self.per_width == self.per_width[0]).all())
 
@@ -57,7 +64,7 @@ class TableCost:
 
     widths: np.ndarray
     milliseconds: np.ndarray
-    facts: dict = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     unit = "milliseconds"
     equal = True
 
@@ -75,7 +82,7 @@ class TableCost:
         if (np.diff(self.widths) <= 0).any() or (np.diff(self.milliseconds) < 0).any():
             raise UserError("a cost table needs ascending widths with never falling times; measure again")
 
-    def of(self, widths):
+    def of(self, widths: ArrayLike) -> np.ndarray:
         """Milliseconds at each of `widths`; widths beyond the table are refused."""
         widths = np.asarray(widths)
         if widths.size and widths.max() > self.widths[-1]:
@@ -84,17 +91,17 @@ class TableCost:
             )
         return self.milliseconds[np.searchsorted(self.widths, widths)]
 
-    def total(self, widths):
+    def total(self, widths: ArrayLike) -> float:
         """The summed milliseconds as a float."""
         return float(self.of(widths).sum())
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """The table as a dict for a cost file."""
         table = {"widths": self.widths.tolist(), "milliseconds": self.milliseconds.tolist()}
         return {"kind": KIND, "schema": SCHEMA, **table, **self.facts}
 
     @classmethod
-    def read(cls, path):
+    def read(cls, path: PathLike) -> TableCost:
         """Read a cost file."""
         value = records.read_json(path, KIND, SCHEMA)
         try:
@@ -105,7 +112,7 @@ class TableCost:
             raise UserError(f"{path}: {error}") from None
 
 
-def whole_per_layer(what, values, layers, minimum=1):
+def whole_per_layer(what: str, values: ArrayLike, layers: int, minimum: int = 1) -> np.ndarray:
     """`values`, one whole number or one a layer, as int64 of shape (layers,)."""
     array = per_layer(what, values, layers, minimum)
     if (array != np.floor(array)).any() or (array > MOST_COUNTED).any():
@@ -122,7 +129,15 @@ def _flags(what, values, layers):
     return np.array(listed, dtype=bool)
 
 
-def linear_cost(unit, layers, model_dimension=None, projections=3, biases=False, experts=1, active_experts=1):
+def linear_cost(
+    unit: str,
+    layers: int,
+    model_dimension: ArrayLike | None = None,
+    projections: ArrayLike = 3,
+    biases: ArrayLike = False,
+    experts: ArrayLike = 1,
+    active_experts: ArrayLike = 1,
+) -> LinearCost:
     """The cost of FFN layers in one of the linear units.
 
     "width": the widths themselves. "parameters": weights and, with `biases`, biases: projections * d per unit of width

@@ -1,13 +1,20 @@
 """One number a layer: what every list over depth must be."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from geowidth.errors import UserError, shown
 
+if TYPE_CHECKING:
+    from geowidth.inputs import ArrayLike
+
 _MOST_FLOAT = float(np.finfo(np.float64).max)
 
 
-def count(values):
+def count(values: ArrayLike) -> int:
     """How many values there are: the length of a list or array, 1 for a single one."""
     try:
         return len(values)
@@ -15,7 +22,9 @@ def count(values):
         return 1
 
 
-def per_layer(what, values, layers, minimum=0.0, strict=False, most=_MOST_FLOAT):
+def per_layer(
+    what: str, values: ArrayLike, layers: int, minimum: float = 0.0, strict: bool = False, most: float = _MOST_FLOAT
+) -> np.ndarray:
     """`values`, one number or one a layer, as float64 of shape (layers,); bad numbers are refused by their layer.
 
     Numbers above `most` are refused, those below `minimum` too, with `strict` also `minimum` itself.

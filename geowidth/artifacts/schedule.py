@@ -1,11 +1,13 @@
 """Schedule: integer FFN widths, one a layer, with the budget they keep and what made them (schedule.json)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from geowidth import records
 from geowidth.artifacts.schedule_checks import check_schedule, fits
 from geowidth.errors import UserError, choose, shown, whole
-from geowidth.files import file_path
+from geowidth.files import PathLike, file_path
 
 KIND = "geowidth.schedule"
 SCHEMA = 1
@@ -33,13 +35,13 @@ class Schedule:
     """
 
     name: str
-    widths: tuple
+    widths: tuple[int, ...]
     base_width: int | None
-    budget: dict
+    budget: dict[str, Any]
     quantum: int
-    settings: dict = field(default_factory=dict)
-    details: dict = field(default_factory=dict)
-    environment: dict = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
         _check_types(vars(self))
@@ -52,16 +54,18 @@ class Schedule:
         check_schedule(self)
 
     @property
-    def layers(self):
+    def layers(self) -> int:
         """Number of layers."""
         return len(self.widths)
 
     @property
-    def heads(self):
+    def heads(self) -> Sequence[int] | None:
         """Attention heads of every layer, or None where the schedule leaves attention alone."""
         return self.details.get("heads")
 
-    def widths_for(self, reader, *, layers, dimension, heads, projections=3, biases=False):
+    def widths_for(
+        self, reader: str, *, layers: int, dimension: int, heads: int, projections: int = 3, biases: bool = False
+    ) -> tuple[int, ...]:
         """The widths, for a model of these sizes whose `heads` attention heads are the same in every layer.
 
         reader: who builds the model, for the message. Raises UserError for what the schedule states and such a model
@@ -71,7 +75,7 @@ class Schedule:
         fits(self, reader, layers, dimension, heads, projections, biases)
         return self.widths
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """The schedule as a dict for schedule.json."""
         return {
             "kind": KIND,
@@ -88,7 +92,7 @@ class Schedule:
         }
 
     @classmethod
-    def from_json(cls, value):
+    def from_json(cls, value: dict[str, Any]) -> "Schedule":
         """The schedule in a dict that `to_json` made; missing or wrong fields raise UserError."""
         for name in value:
             choose("field of a schedule", name, _ALL_FIELDS)
@@ -102,12 +106,12 @@ class Schedule:
             )
         return schedule
 
-    def write(self, path):
+    def write(self, path: PathLike) -> None:
         """Write schedule.json at `path`, atomically."""
         records.write_json(path, self.to_json())
 
     @classmethod
-    def read(cls, path):
+    def read(cls, path: PathLike) -> "Schedule":
         """Read a schedule.json; a file that is none is refused."""
         file_path("schedule", path)
         try:

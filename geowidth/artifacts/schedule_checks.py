@@ -2,16 +2,20 @@
 
 import math
 import numbers
+from typing import TYPE_CHECKING
 
-from geowidth.artifacts.cost import LINEAR_UNITS, MOST_COUNTED, UNITS, linear_cost
+from geowidth.artifacts.cost import LINEAR_UNITS, MOST_COUNTED, UNITS, LinearCost, linear_cost
 from geowidth.errors import UserError, choose, shown, whole
+
+if TYPE_CHECKING:  # the schedule imports its checks
+    from geowidth.artifacts.schedule import Schedule
 
 # Settings of a schedule that say what a unit of width costs: arguments of linear_cost.
 SIZES = ("model_dimension", "projections", "biases", "experts", "active_experts")
 TIME_SLACK = 1e-9  # sums of the same times in another order differ in the last digits
 
 
-def check_schedule(schedule):
+def check_schedule(schedule: "Schedule") -> None:
     """Refuse a Schedule whose fields are of the wrong type or contradict its widths."""
     what = f"schedule {shown(schedule.name)}"
     too_wide = next((w for w in schedule.widths if w > MOST_COUNTED), None)
@@ -58,7 +62,7 @@ def _check_totals(schedule, what):
             raise UserError(f"{what} has {name} {found!r}, but its widths make {total}; allocate again")
 
 
-def cost_of(schedule, unit):
+def cost_of(schedule: "Schedule", unit: str | None) -> LinearCost | None:
     """The LinearCost of the schedule's layers, or None where it does not say what its FFNs are."""
     sizes = {name: schedule.settings[name] for name in SIZES if name in schedule.settings}
     if unit != "width" and (unit not in LINEAR_UNITS or sizes.get("model_dimension") is None):
@@ -66,7 +70,9 @@ def cost_of(schedule, unit):
     return linear_cost(unit, schedule.layers, **sizes)
 
 
-def fits(schedule, reader, layers, dimension, heads, projections, biases):
+def fits(
+    schedule: "Schedule", reader: str, layers: int, dimension: int, heads: int, projections: int, biases: bool
+) -> None:
     """Refuse a schedule that states what `reader` would have to leave out; see Schedule.widths_for."""
     what = f"schedule {shown(schedule.name)}"
     if schedule.layers != layers:

@@ -1,9 +1,11 @@
 """The result of a measurement: one number per layer for every geometry and statistic."""
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError, choose, shown, whole
+from geowidth.files import PathLike
 
 KIND, SCHEMA = "geowidth.work", 1
 
@@ -28,33 +30,33 @@ class WorkProfile:
                      not known, as in files of earlier versions
     """
 
-    work: dict
-    dimension: dict
+    work: dict[str, dict[str, list[float]]]
+    dimension: dict[str, list[float]]
     widths: tuple[int, ...]
     model_dimension: int
     projections: int
-    details: list
-    settings: dict
-    environment: dict = field(default_factory=records.environment)
-    raw_without_large_norms: dict = field(default_factory=dict)
-    experts: tuple = ()
+    details: list[dict[str, Any]]
+    settings: dict[str, Any]
+    environment: dict[str, Any] = field(default_factory=records.environment)
+    raw_without_large_norms: dict[str, list[float]] = field(default_factory=dict)
+    experts: tuple[tuple[int, int], ...] = ()
 
     @property
-    def layers(self):
+    def layers(self) -> int:
         return len(self.widths)
 
-    def signal(self, statistic, geometry):
+    def signal(self, statistic: str, geometry: str) -> list[float]:
         """The list of one statistic under one geometry, first layer first."""
         choose("geometry", geometry, list(self.work))
         choose(f"statistic of the {geometry} geometry", statistic, list(self.work[geometry]))
         return list(self.work[geometry][statistic])
 
-    def write(self, path):
+    def write(self, path: PathLike) -> None:
         """Write work.json."""
         records.write_json(path, {"kind": KIND, "schema": SCHEMA, **asdict(self)})
 
     @classmethod
-    def read(cls, path):
+    def read(cls, path: PathLike) -> "WorkProfile":
         """Read work.json; a file that lacks a field or has lists of unequal length is refused."""
         value = records.read_json(path, KIND, SCHEMA)
         names = list(cls.__dataclass_fields__)
@@ -76,7 +78,7 @@ class WorkProfile:
 _OBJECTS = ("work", "dimension", "settings", "environment", "raw_without_large_norms")
 
 
-def not_converged(details):
+def not_converged(details: object) -> dict[tuple[str, str], list[int]]:
     """{(statistic, geometry): [layers]} whose search ended before its tolerance was met, from a record's `details`."""
     found = {}
     for layer, parts in enumerate(details if isinstance(details, list) else []):

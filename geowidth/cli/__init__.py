@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 from geowidth.errors import UserError
@@ -106,7 +107,7 @@ def parser_for(name):
     return parser, module.run
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     for name in ("stdout", "stderr"):

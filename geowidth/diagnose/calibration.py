@@ -5,8 +5,12 @@ are fitted to trained models: paired seeds, the unchanged model beside every cha
 questions (arXiv 2608.02064, limitations), at a size that a laptop can train.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,14 +18,29 @@ from geowidth import records
 from geowidth.artifacts.calibration import Calibration, bounded
 from geowidth.diagnose.association import FEWEST_LAYERS, partial_spearman
 from geowidth.diagnose.calibration_design import CalibrationDesign
-from geowidth.diagnose.curves import fit_curves
+from geowidth.diagnose.curves import CurveFit, fit_curves
 from geowidth.diagnose.sweep import Sweep, basis
 from geowidth.errors import UserError
+from geowidth.files import PathLike
+
+if TYPE_CHECKING:
+    from geowidth.artifacts.work_profile import WorkProfile
+    from geowidth.inputs import ArrayLike
+    from geowidth.models.presets import Preset
 
 
 def calibrate(
-    out, preset="nano", *, seeds=None, factors=None, steps=None, corpus="stdlib", tokens=None, work=None, processes=None
-):
+    out: PathLike,
+    preset: str | Preset = "nano",
+    *,
+    seeds: Iterable[int] | None = None,
+    factors: Iterable[float] | None = None,
+    steps: int | None = None,
+    corpus: PathLike = "stdlib",
+    tokens: int | None = None,
+    work: WorkProfile | PathLike | None = None,
+    processes: int | None = None,
+) -> Calibration:
     """Train, measure and fit in folder `out`; returns the Calibration, also written to out/calibration.json.
 
     preset: name or Preset. seeds, factors, steps: see CalibrationDesign. work: a WorkProfile or the path of one
@@ -74,7 +93,7 @@ def _measure(design, folder):
     return measure(model, corpus=design.corpus, tokens=design.tokens, out=path)
 
 
-def summarise(design, losses, profile):
+def summarise(design: CalibrationDesign, losses: Sequence[float], profile: WorkProfile) -> Calibration:
     """The Calibration of finished trainings. losses: one a job of `design.jobs`, in their order."""
     layers, count, seeds = design.preset.model.layers, len(design.factors), len(design.seeds)
     table = np.asarray(losses, dtype=np.float64).reshape(seeds, 1 + layers * count)
@@ -148,7 +167,7 @@ def _curve_rows(design, sweep):
     return rows
 
 
-def signal_table(profile, targets):
+def signal_table(profile: WorkProfile, targets: dict[str, Any]) -> dict[str, Any]:
     """{geometry: {statistic: {target: {"rho", "p", "raw_rho"}}}}: Spearman with depth controlled, and without."""
     depth = np.arange(len(profile.widths))
     table = {}
@@ -163,7 +182,7 @@ def signal_table(profile, targets):
     return table
 
 
-def sentence(fit, signals):
+def sentence(fit: CurveFit, signals: dict[str, Any]) -> str:
     """What may and may not be concluded, in plain words."""
     low, high = fit.shared_interval
     open_end = "" if bounded(low, high) else "; these data do not bound it, the search ends there"
@@ -196,7 +215,7 @@ def sentence(fit, signals):
     return " ".join(words)
 
 
-def explained_words(fit):
+def explained_words(fit: CurveFit) -> str:
     """What the curves explain of what width does, or that nothing can be said of it."""
     if fit.explained is None:
         return "The width of a layer does nothing to the loss, so there is nothing for curves w^(-a) to explain."
@@ -216,7 +235,7 @@ def explained_words(fit):
     )
 
 
-def curves_csv(calibration):
+def curves_csv(calibration: Calibration) -> str:
     """The curves as CSV text: one trained model a line."""
     lines = ["layer,width,seed,loss,difference"]
     for row in calibration.curves:
@@ -226,7 +245,7 @@ def curves_csv(calibration):
     return "\n".join(lines) + "\n"
 
 
-def fitted_curve(calibration, layer, widths):
+def fitted_curve(calibration: Calibration, layer: int, widths: ArrayLike) -> np.ndarray:
     """The fitted loss difference of one layer at `widths`, float64."""
     row = calibration.layers[layer]
     return row["difficulty"] * basis(np.asarray(widths) / calibration.widths[layer], row["exponent"])

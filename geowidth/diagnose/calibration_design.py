@@ -1,12 +1,20 @@
 """What a calibration trains: the preset's model with one layer's width changed at a time, for every seed."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from geowidth import records
 from geowidth.diagnose.sweep import Sweep
 from geowidth.errors import UserError
+from geowidth.files import PathLike
+
+if TYPE_CHECKING:
+    from geowidth.models.presets import Preset
+    from geowidth.train import TrainJob
 
 SETTINGS_KIND, SETTINGS_SCHEMA = "geowidth.calibration_settings", 1
 DEFAULT_FACTORS, DEFAULT_SEEDS = (1 / 16, 1 / 4, 4.0), (0, 1, 2, 3)
@@ -19,9 +27,9 @@ class CalibrationDesign:
     steps: length of every training; None for the preset's.
     """
 
-    preset: object
-    seeds: tuple = DEFAULT_SEEDS
-    factors: tuple = DEFAULT_FACTORS
+    preset: Preset
+    seeds: tuple[int, ...] = DEFAULT_SEEDS
+    factors: tuple[float, ...] = DEFAULT_FACTORS
     steps: int | None = None
     corpus: str = "stdlib"
     tokens: int = 512
@@ -46,14 +54,14 @@ class CalibrationDesign:
         Sweep(np.ones(len(self.seeds)), np.ones((layers, count, len(self.seeds))), self.ratios)
 
     @property
-    def varied(self):
+    def varied(self) -> np.ndarray:
         """The other widths of every layer, ints (layers, factors): multiples of the preset's quantum, at least one."""
         quantum = self.preset.run.multiple
         rows = [[max(1, round(w * f / quantum)) * quantum for f in self.factors] for w in self.preset.model.widths]
         return np.array(rows)
 
     @property
-    def ratios(self):
+    def ratios(self) -> np.ndarray:
         """varied / reference width, float64 (layers, factors)."""
         return self.varied / np.array(self.preset.model.widths)[:, None]
 
@@ -67,7 +75,7 @@ class CalibrationDesign:
                 found.append((f"layer-{layer}/width-{width}", widths, layer, width))
         return found
 
-    def jobs(self, folder):
+    def jobs(self, folder: PathLike) -> list[TrainJob]:
         """One TrainJob per seed and architecture, seed by seed."""
         from geowidth.train import TrainJob
 
@@ -86,7 +94,7 @@ class CalibrationDesign:
             for name, widths, *_ in self.models()
         ]
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """The settings that must not change within one folder."""
         own = {name: getattr(self, name) for name in ("seeds", "factors", "steps", "corpus", "tokens")}
         return {**own, "preset": self.preset.name, "widths": self.preset.model.widths, "varied": self.varied}

@@ -8,6 +8,7 @@ stay honest where e and a trade off against each other, which a few widths canno
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -17,7 +18,7 @@ from geowidth.artifacts.calibration import bounded
 from geowidth.diagnose.explained import explained_share
 from geowidth.diagnose.forms import compare_forms, lack_of_fit_test, rounding, saturated, seed_noise
 from geowidth.diagnose.refits import noise_lack
-from geowidth.diagnose.sweep import GRID, basis, linear_fit
+from geowidth.diagnose.sweep import GRID, Sweep, basis, linear_fit
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,22 @@ class LayerFit:
     """
 
     difficulty: float
-    difficulty_interval: tuple
+    difficulty_interval: tuple[float, float]
     exponent: float
-    exponent_interval: tuple
+    exponent_interval: tuple[float, float]
     explained: float | None
-    explained_interval: tuple | None
-    region: tuple  # (exponents within the threshold, least and greatest difficulty for each), arrays
+    explained_interval: tuple[float, float] | None
+    region: tuple[
+        np.ndarray, np.ndarray, np.ndarray
+    ]  # (exponents within the threshold, least and greatest difficulty for each), arrays
 
     @property
-    def determined(self):
+    def determined(self) -> bool:
         """Whether the data bound the exponent on both sides within the range that was searched."""
         return bounded(*self.exponent_interval)
 
     @property
-    def slope(self):
+    def slope(self) -> tuple[float, tuple[float, float]]:
         """(e a, (low, high)): how fast the loss falls at the reference width, in nats per byte and e-fold of width.
 
         Where the exponent is not determined, e and a trade off against each other and this product is what is known.
@@ -51,7 +54,7 @@ class LayerFit:
         value = self.difficulty * self.exponent
         return value, (float(min((low * exponents).min(), value)), float(max((high * exponents).max(), value)))
 
-    def coefficient(self, reference):
+    def coefficient(self, reference: float) -> tuple[float, tuple[float, float]]:
         """(c, (low, high)): c_l = e_l w0^(a_l) over the region of curves that the data allow."""
         exponents, low, high = self.region
         scale = float(reference) ** exponents
@@ -63,19 +66,19 @@ class LayerFit:
 class CurveFit:
     """All layers: fits with an exponent each, fits with one shared exponent, and how well the forms do."""
 
-    layers: tuple
+    layers: tuple[LayerFit, ...]
     shared_exponent: float
-    shared_interval: tuple
+    shared_interval: tuple[float, float]
     shared_difficulty: np.ndarray
     shared_difficulty_interval: np.ndarray  # (layers, 2)
     noise: float  # standard deviation of one loss around its curve
-    forms: dict
-    lack_of_fit: dict | None
+    forms: dict[str, Any]
+    lack_of_fit: dict[str, Any] | None
     explained: float | None  # of what free means explain, over all layers
-    explained_interval: tuple | None
+    explained_interval: tuple[float, float] | None
 
 
-def fit_curves(sweep, confidence=0.95):
+def fit_curves(sweep: Sweep, confidence: float = 0.95) -> CurveFit:
     """CurveFit of a Sweep; see the module for the model. confidence: of all intervals."""
     layers = sweep.losses.shape[0]
     exponent, difficulty = _fit_each(sweep)

@@ -5,19 +5,21 @@ Fields the format has a different place for are translated: widths, the rotary p
 """
 
 from pathlib import Path
+from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError
-from geowidth.exchange.checkpoint import write_files
+from geowidth.exchange.checkpoint import Checkpoint, write_files
 from geowidth.exchange.rope import with_older_rope
 from geowidth.exchange.shape import CLASSES
+from geowidth.files import PathLike
 
 SOURCE_CONFIG = "source_config.json"
 # Written by the exporter for its format; a source that is an export itself has those of its own format.
 FORMAT_FIELDS = ("auto_map", "intermediate_sizes", "block_configs", "architectures")
 
 
-def stock_config(checkpoint):
+def stock_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """config.json of the stock family, whose every layer is as wide as the widest."""
     shape = checkpoint.shape
     config = checkpoint.config or {**shape.config(), "dtype": dtype_name(checkpoint)}
@@ -30,19 +32,19 @@ def stock_config(checkpoint):
     return with_older_rope(config, checkpoint.where)
 
 
-def dtype_name(checkpoint):
+def dtype_name(checkpoint: Checkpoint) -> str:
     """The dtype of a checkpoint's weights as a config states it."""
     return str(checkpoint.dtype).removeprefix("torch.")
 
 
-def write_source(checkpoint, folder):
+def write_source(checkpoint: Checkpoint, folder: PathLike) -> None:
     """For formats with no place for a config.json: the source's, under another name, and the files beside it."""
     if checkpoint.config is not None:
         records.write_json(folder / SOURCE_CONFIG, checkpoint.config)
     write_files(folder, checkpoint.files)
 
 
-def read_source(folder):
+def read_source(folder: PathLike) -> dict[str, Any] | None:
     """The config.json that a model of ours was made from, as `write_source` kept it, or None."""
     path = Path(folder) / SOURCE_CONFIG
     value = records.read_json(path) if path.is_file() else None
@@ -51,7 +53,7 @@ def read_source(folder):
     return value
 
 
-def refuse_windows(checkpoint, form):
+def refuse_windows(checkpoint: Checkpoint, form: str) -> None:
     """Raise a UserError for a model with attention windows, which the format `form` has no place for."""
     shape = checkpoint.shape
     if shape.reach < shape.context:

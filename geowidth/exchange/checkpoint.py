@@ -2,15 +2,18 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.exchange.shape import LlamaShape
+from geowidth.files import PathLike
 from geowidth.tensors import read_tensors
 
 # What stands beside the weights and is carried unchanged, byte by byte.
@@ -45,21 +48,21 @@ class Checkpoint:
     """
 
     shape: LlamaShape
-    tensors: dict
-    files: dict = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor]
+    files: dict[str, str | bytes] = field(default_factory=dict)
     where: str = "the model"
-    config: dict | None = None
+    config: dict[str, Any] | None = None
 
     def __post_init__(self):
         check_shapes(self.where, self.shape.tensors(), {name: t.shape for name, t in self.tensors.items()})
         check_values(self.where, self.tensors)
 
     @property
-    def dtype(self):
+    def dtype(self) -> torch.dtype:
         """The narrowest dtype that holds every tensor exactly."""
         return reduce(torch.promote_types, (tensor.dtype for tensor in self.tensors.values()))
 
-    def to(self, dtype):
+    def to(self, dtype: torch.dtype) -> "Checkpoint":
         """The same with every tensor in `dtype`, which its config then states."""
         tensors = {name: tensor.to(dtype) for name, tensor in self.tensors.items()}
         config = self.config
@@ -69,7 +72,7 @@ class Checkpoint:
         return replace(self, tensors=tensors, config=config)
 
 
-def read_checkpoint(folder, infer_widths=False):
+def read_checkpoint(folder: PathLike, infer_widths: bool = False) -> Checkpoint:
     """The Checkpoint in a Hugging Face folder.
 
     infer_widths   take the FFN widths from the tensors' shapes where config.json has one number for all layers; a
@@ -101,7 +104,7 @@ def _is_weight(name):
     return not name.endswith("rotary_emb.inv_freq")
 
 
-def read_config(folder):
+def read_config(folder: PathLike) -> dict[str, Any]:
     """config.json of a folder as a dict. A run folder, and a training of ours that is not finished, are told apart."""
     path = Path(folder) / "config.json"
     if (inside := next(iter(sorted((Path(folder) / "arms").glob("*/seed-*"))), None)) is not None:
@@ -119,7 +122,7 @@ def read_config(folder):
     return config
 
 
-def safetensors_files(folder):
+def safetensors_files(folder: PathLike) -> list[Path]:
     """Paths of the safetensors files of a folder; only pickled weights, or none, are refused by name."""
     folder = Path(folder)
     index = folder / "model.safetensors.index.json"
@@ -135,7 +138,7 @@ def safetensors_files(folder):
     raise UserError(f"{folder} holds no model.safetensors")
 
 
-def read_folder_tensors(folder):
+def read_folder_tensors(folder: PathLike) -> dict[str, torch.Tensor]:
     """{name: tensor} of all safetensors files of a folder."""
     tensors = {}
     for path in safetensors_files(folder):
@@ -159,12 +162,12 @@ def _indexed(index):
     return sorted(set(names.values()))
 
 
-def folder_shapes(folder):
+def folder_shapes(folder: PathLike) -> dict[str, tuple[int, ...]]:
     """{name: shape} of all tensors of a folder, from the headers of its files alone."""
     return {name: shape for path in safetensors_files(folder) for name, shape in tensor_shapes(path).items()}
 
 
-def tensor_shapes(path):
+def tensor_shapes(path: PathLike) -> dict[str, tuple[int, ...]]:
     """{name: shape} of a safetensors file, whose tensors are left alone."""
     from safetensors import SafetensorError, safe_open
 
@@ -177,7 +180,7 @@ def tensor_shapes(path):
         raise UserError(f"{path} is not a whole safetensors file ({error})") from error
 
 
-def check_layers(config, shapes, folder):
+def check_layers(config: dict[str, Any], shapes: Mapping[str, tuple[int, ...]], folder: PathLike) -> None:
     """Raise a UserError where config.json states more layers than the files hold: a config is free to claim any."""
     stated = config.get("num_hidden_layers")
     layers = {int(found[1]) for name in shapes if (found := re.search(r"(?:^|\.)layers\.(\d{1,9})\.", name))}
@@ -185,7 +188,7 @@ def check_layers(config, shapes, folder):
         raise UserError(f"{folder}: config.json states {stated} layers; the files hold {max(layers) + 1}")
 
 
-def tokenizer_files(folder):
+def tokenizer_files(folder: PathLike) -> dict[str, str | bytes]:
     """{name: text, or bytes} of what stands beside the weights in a folder: the tokenizer's and generation's files."""
     folder = Path(folder)
     templates = sorted(path.name for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
@@ -203,13 +206,13 @@ def _content(path):
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
-def write_files(folder, files):
+def write_files(folder: PathLike, files: Mapping[str, str | bytes]) -> None:
     """Write {name: text, or bytes} to a folder, as `tokenizer_files` read them."""
     for name, content in files.items():
         records.write_bytes(Path(folder) / name, content.encode("utf-8") if isinstance(content, str) else content)
 
 
-def widths_of(shapes, where="the checkpoint"):
+def widths_of(shapes: Mapping[str, tuple[int, ...]], where: str = "the checkpoint") -> tuple[int, ...]:
     """FFN widths by the shapes {name: shape} of the gate projections, layer by layer."""
     found = {}
     for name, shape in shapes.items():
@@ -222,7 +225,9 @@ def widths_of(shapes, where="the checkpoint"):
     return [found[layer] for layer in range(len(found))]
 
 
-def check_shapes(where, wanted, found, advice=""):
+def check_shapes(
+    where: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], advice: str = ""
+) -> None:
     """Raise a UserError that names the first tensor that is missing, wrongly shaped or extra.
 
     wanted, found   {name: shape}
@@ -239,7 +244,7 @@ def check_shapes(where, wanted, found, advice=""):
         raise UserError(f"{where}: tensor {extra} of shape {list(found[extra])} belongs to no part of this model")
 
 
-def check_values(where, tensors):
+def check_values(where: str, tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise a UserError that names the first tensor that is not of DTYPES, or holds what is not finite."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES:
@@ -248,7 +253,7 @@ def check_values(where, tensors):
             raise UserError(f"{where}: tensor {name} holds {_first_bad(tensor)}; expected finite numbers")
 
 
-def all_finite(tensor):
+def all_finite(tensor: torch.Tensor) -> bool:
     """Whether every element is finite: the extremes of what holds a NaN are NaN. One pass, no mask."""
     return not tensor.numel() or bool(torch.isfinite(torch.stack(tensor.aminmax())).all())
 
@@ -259,13 +264,13 @@ def _first_bad(tensor):
     return f"{flat[index].item()} at element {index}"
 
 
-def of_empty_layer(name, shape):
+def of_empty_layer(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor belongs to an FFN of width 0 or to its norm, which may be left out of a file."""
     found = re.match(r"model\.layers\.(\d+)\.(?:mlp|post_attention_layernorm)\.", name)
     return found is not None and shape.widths[int(found[1])] == 0
 
 
-def fill_empty_layers(shape, tensors):
+def fill_empty_layers(shape: LlamaShape, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """An FFN of width 0 and its norm may be left out of a file; what stands for them here adds nothing."""
     dtype = next(iter(tensors.values())).dtype if tensors else torch.float32
     for name, size in shape.tensors().items() if 0 in shape.widths else ():

@@ -4,7 +4,9 @@ Both rotate the two halves of a head; ours stacks queries, keys and values in on
 projection transposed, [width, d].
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 import torch
 
@@ -25,12 +27,12 @@ OUTER = {"embedding": "model.embed_tokens.weight", "norm.weight": "model.norm.we
 QKV = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
 
 
-def foreign_parts(shape):
+def foreign_parts(shape: LlamaShape) -> list[str]:
     """Names of what a LlamaShape has and our model has no place for."""
     return [name for name in ("qkv_bias", "output_bias", "ffn_bias", "qk_norm") if getattr(shape, name)]
 
 
-def model_from(checkpoint):
+def model_from(checkpoint: Checkpoint) -> TaperedTransformer:
     """The TaperedTransformer with a Checkpoint's weights, in its dtype and in evaluation mode.
 
     Raises UserError for what our model has no place for: biases and norms on queries and keys.
@@ -67,7 +69,12 @@ def model_from(checkpoint):
     return model.eval()
 
 
-def checkpoint_from(model, files=None, where="the model", source=None):
+def checkpoint_from(
+    model: TaperedTransformer,
+    files: Mapping[str, str | bytes] | None = None,
+    where: str = "the model",
+    source: dict[str, Any] | None = None,
+) -> Checkpoint:
     """The Checkpoint of a TaperedTransformer: a llama with one FFN width per layer.
 
     files    {name: text, or bytes} of its tokenizer's files; a model of 256 token ids without any gets the tokenizer of

@@ -8,15 +8,17 @@ add exactly nothing to the logits.
 import json
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from geowidth import files, records
 from geowidth.errors import UserError, choose
 from geowidth.exchange.carried import refuse_windows, stock_config, write_source
-from geowidth.exchange.checkpoint import write_files
+from geowidth.exchange.checkpoint import Checkpoint, write_files
 from geowidth.exchange.convert import model_from
 from geowidth.exchange.fields import DEFAULTS
 from geowidth.exchange.gguf_write import write_gguf
@@ -24,6 +26,7 @@ from geowidth.exchange.megatron import write_megatron, write_megatron_shape
 from geowidth.exchange.remote_code import CLASSES, modelling_file
 from geowidth.exchange.rope import with_older_rope
 from geowidth.exchange.shape import MODULE, TAPERED, LlamaShape, refuse_other_models
+from geowidth.files import PathLike
 from geowidth.models import save_model
 from geowidth.tensors import write_tensors
 
@@ -31,7 +34,7 @@ KIND, SCHEMA = "geowidth.export", 1
 NEMOTRON_STEP = 256  # widths are stated as multiples of this there
 
 
-def padded(checkpoint, widths):
+def padded(checkpoint: Checkpoint, widths: Sequence[int]) -> Checkpoint:
     """The Checkpoint with FFNs zero-padded to `widths`, which are no smaller than its own."""
     if tuple(widths) == checkpoint.shape.widths:
         return checkpoint
@@ -49,7 +52,7 @@ def padded(checkpoint, widths):
     return replace(checkpoint, shape=replace(checkpoint.shape, widths=tuple(widths)), tensors=tensors)
 
 
-def write_hf(checkpoint, folder):
+def write_hf(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """Per-layer widths in config.json, a small modelling file, safetensors; for trust_remote_code."""
     shape = checkpoint.shape
     _write_tapered_config(folder, shape.family, stock_config(checkpoint), shape.widths)
@@ -57,7 +60,7 @@ def write_hf(checkpoint, folder):
     return [f"load with AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)"]
 
 
-def write_hf_padded(checkpoint, folder):
+def write_hf_padded(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """A stock model of the family, every FFN zero-padded to the widest: same logits, loads anywhere."""
     widest = max(1, *checkpoint.shape.widths)
     wide = padded(checkpoint, [widest] * checkpoint.shape.layers)
@@ -67,7 +70,7 @@ def write_hf_padded(checkpoint, folder):
     return [f"every FFN is {widest} wide here; {1 - share:.0%} of that is zero padding, which costs memory and time"]
 
 
-def write_gguf_folder(checkpoint, folder):
+def write_gguf_folder(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """GGUF of architecture deci with a feed_forward_length array, for llama.cpp."""
     widths = [width or 32 for width in checkpoint.shape.widths]
     words = write_gguf(padded(checkpoint, widths), folder / "model.gguf")
@@ -75,7 +78,7 @@ def write_gguf_folder(checkpoint, folder):
     return words + _padding_words(checkpoint.shape.widths, widths, "llama.cpp wants an FFN in every layer")
 
 
-def write_nemotron(checkpoint, folder):
+def write_nemotron(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """Llama-Nemotron's block_configs, which vLLM and SGLang read with one FFN width per layer."""
     shape = checkpoint.shape
     if shape.family not in ("llama", "mistral"):
@@ -94,7 +97,7 @@ def write_nemotron(checkpoint, folder):
     return _padding_words(shape.widths, widths, f"this format states widths in steps of {NEMOTRON_STEP}")
 
 
-def nemotron_blocks(shape):
+def nemotron_blocks(shape: LlamaShape) -> list[dict[str, Any]]:
     """block_configs of a LlamaShape whose widths are multiples of 256: the reader rounds ffn_mult up to them."""
     attention = {"n_heads_in_group": shape.heads // shape.key_heads, "no_op": False, "replace_with_linear": False}
     blocks = []
@@ -106,7 +109,7 @@ def nemotron_blocks(shape):
     return blocks
 
 
-def write_own(checkpoint, folder):
+def write_own(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """Our own model: model.json and model.safetensors, for geowidth train, measure and Python."""
     shape = checkpoint.shape
     save_model(model_from(checkpoint), folder)
@@ -126,13 +129,20 @@ FORMATS = {
 }
 
 
-def export(checkpoint, form, out):
+def export(checkpoint: Checkpoint, form: str, out: PathLike) -> list[str]:
     """Write a Checkpoint in a format into the folder `out`, whole or not at all; returns sentences for the user."""
     choose("format", form, list(FORMATS))
     return _into(out, lambda folder: FORMATS[form](checkpoint, folder), form, checkpoint.shape.widths)
 
 
-def export_untrained(config, widths, out, form="hf", where="config.json", files=None):
+def export_untrained(
+    config: dict[str, Any],
+    widths: Sequence[int],
+    out: PathLike,
+    form: str = "hf",
+    where: str = "config.json",
+    files: Mapping[str, str | bytes] | None = None,
+) -> list[str]:
     """Write a family's config.json with a schedule's widths, to train from scratch.
 
     form    megatron writes that format's JSON instead, for the Llama family
@@ -166,7 +176,7 @@ def export_untrained(config, widths, out, form="hf", where="config.json", files=
     return _into(out, write, form, widths)
 
 
-def check_free(out):
+def check_free(out: PathLike) -> None:
     """Raise a UserError now if an export to the folder `out` could not be written later."""
     out = Path(out)
     if not out.name or out.resolve() == Path.cwd():
@@ -219,7 +229,7 @@ def _write_weights(folder, tensors, files):
     write_files(folder, files)
 
 
-def write_config(folder, config):
+def write_config(folder: Path, config: dict[str, Any]) -> None:
     """config.json in a folder. Numbers and text stay as they came: the library writes its own non-finite words."""
     (Path(folder) / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 

@@ -14,6 +14,7 @@ from geowidth.exchange.checkpoint import Checkpoint, check_shapes, fill_empty_la
 from geowidth.exchange.gguf_file import open_gguf
 from geowidth.exchange.gguf_vocabulary import vocabulary_from_gguf, vocabulary_ids
 from geowidth.exchange.shape import LlamaShape
+from geowidth.files import PathLike
 
 # GGUF's tensor names, without "blk.N.", and Hugging Face's, without "model.layers.N."
 BLOCK_NAMES = {
@@ -30,7 +31,7 @@ BLOCK_NAMES = {
 OUTER_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-def read_gguf(path):
+def read_gguf(path: PathLike) -> Checkpoint:
     """The Checkpoint in a GGUF file, in float32.
 
     Raises UserError, in one line, for a damaged file, another architecture, or what has no place in a Llama model.
@@ -64,19 +65,19 @@ def _left_out(name, shape):
     return name.endswith(".bias") or of_empty_layer(name, shape)
 
 
-def read_gguf_shape(path):
+def read_gguf_shape(path: PathLike) -> LlamaShape:
     """The LlamaShape of a GGUF file, whose tensors are left alone."""
     file = open_gguf(path)
     config, widths = _config(file)
     return LlamaShape.from_config(config, str(file.path), widths)
 
 
-def interleaved_to_halves(rows, heads):
+def interleaved_to_halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows of a query or key matrix (or bias) from llama.cpp's order, feature pairs side by side, to two halves."""
     return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
-def halves_to_interleaved(rows, heads):
+def halves_to_interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """The inverse of `interleaved_to_halves`."""
     return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 

@@ -8,15 +8,17 @@ import torch
 
 from geowidth.errors import UserError
 from geowidth.exchange.carried import refuse_windows
+from geowidth.exchange.checkpoint import Checkpoint
 from geowidth.exchange.gguf_read import BLOCK_NAMES, OUTER_NAMES, halves_to_interleaved
 from geowidth.exchange.gguf_vocabulary import LONG, special_ids, write_vocabulary
+from geowidth.files import PathLike
 from geowidth.models.transformer import rope_frequencies
 from geowidth.text.tokenizer_json import vocabulary_from_files
 
 ARCHITECTURE = "deci"
 
 
-def write_gguf(checkpoint, path, name="tapered"):
+def write_gguf(checkpoint: Checkpoint, path: PathLike, name: str = "tapered") -> list[str]:
     """Write a Checkpoint to a GGUF file, in its own dtype (norms and biases in float32), aside and then renamed.
 
     Returns sentences for the user. Raises UserError for what `deci` has no place for: norms on queries and keys,

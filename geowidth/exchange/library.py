@@ -9,6 +9,7 @@ import sys
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -17,18 +18,19 @@ from geowidth.exchange.checkpoint import all_finite, folder_shapes
 from geowidth.exchange.remote_code import CLASSES, modelling_file
 from geowidth.exchange.shape import TAPERED
 from geowidth.exchange.sizes import check_built, check_stated, mismatch
+from geowidth.files import PathLike
 
 OF_A_LAYER = re.compile(r"(^|\.)(layers?|h)\.\d+\.")
 NO_WEIGHTS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")  # tables that old checkpoints hold
 
 
-def need_transformers():
+def need_transformers() -> None:
     """Raise a UserError where the package transformers is not installed."""
     if find_spec("transformers") is None:
         raise UserError("Hugging Face models need the package transformers; install it: pip install 'geowidth[hf]'")
 
 
-def library_model(folder, config):
+def library_model(folder: PathLike, config: dict[str, Any]) -> torch.nn.Module:
     """The backbone in a Hugging Face folder, in float32 and evaluation mode.
 
     folder   path. config: the dict of its config.json. Missing, mis-shaped and non-finite tensors are refused, and a
@@ -90,7 +92,7 @@ def _is_ours(module, value):
     return isinstance(value, type) and value.__module__ == module.__name__
 
 
-def tapered_module(family):
+def tapered_module(family: str) -> ModuleType:
     """The module of a family's classes with one FFN width per layer, from the text that `geowidth export` writes."""
     choose("family of the export", family, list(CLASSES))
     name = f"{__name__}_{family}"

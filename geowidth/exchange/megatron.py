@@ -1,23 +1,32 @@
 """The JSON of Megatron-LM's --heterogeneous-layers-config-path, and the arguments that stand beside it. No weights."""
 
+from pathlib import Path
+from typing import Any
+
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.exchange.carried import write_source
+from geowidth.exchange.checkpoint import Checkpoint
+from geowidth.exchange.shape import LlamaShape
 
 
-def write_megatron(checkpoint, folder):
+def write_megatron(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """heterogeneous_layers.json; the source's config and tokenizer beside it. Returns sentences for the user."""
     write_source(checkpoint, folder)
     return write_megatron_shape(checkpoint.shape, checkpoint.config or {}, folder, checkpoint.where)
 
 
-def write_megatron_shape(shape, config, folder, where="config.json"):
+def write_megatron_shape(
+    shape: LlamaShape, config: dict[str, Any], folder: Path, where: str = "config.json"
+) -> list[str]:
     """heterogeneous_layers.json of a LlamaShape and the config it was read from."""
     records.write_json(folder / "heterogeneous_layers.json", megatron_record(shape, config, where))
     return ["the arguments beside block_configs go on Megatron's command line; weights are not part of this format"]
 
 
-def megatron_record(shape, config=None, where="config.json"):
+def megatron_record(
+    shape: LlamaShape, config: dict[str, Any] | None = None, where: str = "config.json"
+) -> dict[str, Any]:
     """block_configs with exact widths, as megatron.core.transformer.heterogeneous reads them, and the arguments.
 
     Raises UserError for what Megatron-LM has no argument for.

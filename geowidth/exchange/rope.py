@@ -4,6 +4,8 @@ Both versions of the library read rope_theta with rope_scaling, so that is what 
 same thing differently, the versions disagree about which holds: such a config is refused.
 """
 
+from typing import Any
+
 from geowidth.errors import UserError, choose, positive
 
 NEEDED = {
@@ -14,7 +16,7 @@ NEEDED = {
 DEFAULT_BASE = 10000.0
 
 
-def rope_of(config, where):
+def rope_of(config: dict[str, Any], where: str) -> tuple[float, dict[str, Any] | None]:
     """(base, scaling): the angles' base as a float, and a dict with rope_type linear or llama3, or None."""
     base, scaling = stated_rope(config, where)
     base = positive(f"{where}: rope_theta", DEFAULT_BASE if base is None else base)
@@ -31,7 +33,7 @@ def rope_of(config, where):
     return base, {name: value for name, value in scaling.items() if name != "type"} | {"rope_type": kind}
 
 
-def stated_rope(config, where):
+def stated_rope(config: dict[str, Any], where: str) -> tuple[Any, dict[str, Any] | None]:
     """(base or None, scaling or None) as they are stated, without the base in the second."""
     bases = {"rope_theta": config["rope_theta"]} if "rope_theta" in config else {}
     found = {}
@@ -69,7 +71,7 @@ def _kind(scaling, where):
     return kinds[0] if kinds else "default"
 
 
-def with_older_rope(config, where="config.json"):
+def with_older_rope(config: dict[str, Any], where: str = "config.json") -> dict[str, Any]:
     """The config with its rotary positions as rope_theta and rope_scaling, which transformers 4 and 5 both read."""
     base, scaling = stated_rope(config, where)
     config = {name: value for name, value in config.items() if name != "rope_parameters" or not value}

@@ -1,6 +1,8 @@
 """What a Llama-family model is: sizes and conventions, read from a Hugging Face config, and the tensors that follow."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from geowidth.errors import UserError, choose, whole
 from geowidth.exchange.fields import DEFAULTS, REFUSED, Fields
@@ -34,7 +36,7 @@ class LlamaShape:
     widths: tuple[int, ...]
     context: int
     rope_base: float
-    rope_scaling: dict | None
+    rope_scaling: dict[str, Any] | None
     norm_epsilon: float
     tied: bool
     qkv_bias: bool = False
@@ -44,16 +46,18 @@ class LlamaShape:
     windows: tuple[int | None, ...] = ()
 
     @property
-    def layers(self):
+    def layers(self) -> int:
         return len(self.widths)
 
     @property
-    def reach(self):
+    def reach(self) -> int:
         """Tokens of the longest text in which every layer's attention reaches to the beginning."""
         return min([self.context, *(window for window in self.windows if window is not None)])
 
     @classmethod
-    def from_config(cls, config, where="config.json", widths=None):
+    def from_config(
+        cls, config: dict[str, Any], where: str = "config.json", widths: Sequence[int] | None = None
+    ) -> "LlamaShape":
         """The shape that a config.json states; with `widths`, those instead of the stated ones."""
         family = str(config.get("model_type", "nothing"))
         family = "llama" if family == "nemotron-nas" else family.removeprefix(TAPERED)
@@ -82,7 +86,7 @@ class LlamaShape:
             **_heads(fields),
         )
 
-    def tensors(self):
+    def tensors(self) -> dict[str, tuple[int, ...]]:
         """{name: shape} of every tensor of a checkpoint of this shape, under Hugging Face's names."""
         d, q, k = self.dimension, self.heads * self.head_dimension, self.key_heads * self.head_dimension
         shapes = {"model.embed_tokens.weight": (self.vocabulary, d), "model.norm.weight": (d,)}
@@ -106,7 +110,7 @@ class LlamaShape:
     def _linear(name, rows, columns, bias):
         return {f"{name}.weight": (rows, columns)} | ({f"{name}.bias": (rows,)} if bias else {})
 
-    def config(self):
+    def config(self) -> dict[str, Any]:
         """A config.json for a model that came without one. Its ids of begin, end and padding are null: it has none."""
         config = {
             "model_type": self.family,
@@ -140,7 +144,7 @@ MODULE = "modeling_tapered"  # the modelling file of our own exports
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
-def stated_widths(config, where="config.json"):
+def stated_widths(config: dict[str, Any], where: str = "config.json") -> tuple[int, ...]:
     """The FFN widths that a config states: one list, block_configs, or one number for all layers."""
     layers = whole(f"{where}: num_hidden_layers", config.get("num_hidden_layers"), 1)
     if layers > MOST_LAYERS:
@@ -201,7 +205,7 @@ def _grouped(fields, heads):
     return heads // whole(f"{fields.where}: n_heads_in_group", groups.pop(), 1)
 
 
-def refuse_other_models(config, where):
+def refuse_other_models(config: dict[str, Any], where: str) -> None:
     """Refuse by name what makes the weights or the mathematics other than the family's."""
     for name, what in OTHER.items():
         if config.get(name):

@@ -13,7 +13,26 @@ dimension      intrinsic dimension of a cloud
 profile        the result: one number per layer, geometry and statistic
 """
 
+from typing import TYPE_CHECKING
+
 from geowidth import lazy
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time each name loads when it is first used
+    from geowidth.artifacts.clouds import Clouds as Clouds
+    from geowidth.artifacts.work_profile import WorkProfile as WorkProfile
+    from geowidth.measure.pipeline import MeasureSettings as MeasureSettings
+    from geowidth.measure.pipeline import check_enough_text as check_enough_text
+    from geowidth.measure.pipeline import measure as measure
+    from geowidth.measure.pipeline import measure_clouds as measure_clouds
+    from geowidth.measure.statistics import DEFAULT_STATISTICS as DEFAULT_STATISTICS
+    from geowidth.measure.statistics import STATISTICS as STATISTICS
+    from geowidth.ops.dimension import DimensionResult as DimensionResult
+    from geowidth.ops.dimension import intrinsic_dimension as intrinsic_dimension
+    from geowidth.ops.dimension import merge_duplicates as merge_duplicates
+    from geowidth.ops.persistence import DiagramMatching as DiagramMatching
+    from geowidth.ops.persistence import diagram_distance as diagram_distance
+    from geowidth.ops.persistence import diagram_matching as diagram_matching
+    from geowidth.ops.persistence import persistence_diagram as persistence_diagram
 
 _HOMES = {
     "Clouds": "geowidth.artifacts.clouds",

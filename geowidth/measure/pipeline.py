@@ -3,6 +3,7 @@
 import hashlib
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from geowidth.artifacts.clouds import Clouds
 from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.devices import device_named
 from geowidth.errors import UserError, choose_several, number, shown, whole
+from geowidth.files import PathLike
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.capture import capture
 from geowidth.measure.kept import KeptLayers, fingerprint
@@ -20,6 +22,7 @@ from geowidth.measure.statistics import DEFAULT_STATISTICS, REVISIONS, STATISTIC
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transfers import Transfer
 from geowidth.progress import Progress
+from geowidth.text.corpus import Corpus
 from geowidth.text.sequences import draw_tokens, windows_of
 
 # Above this many tokens one layer's matrices fill the caches and the kernels' own threads do better than two layers.
@@ -62,24 +65,24 @@ class MeasureSettings:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def measure(
-    model,
+    model: PathLike,
     *,
-    corpus="stdlib",
-    tokens=512,
-    seed=None,
-    context=None,
-    windows=None,
-    out=None,
-    settings=None,
-    save_clouds=None,
-    download=False,
-    cache=None,
-):
+    corpus: PathLike = "stdlib",
+    tokens: int = 512,
+    seed: int = None,
+    context: int | None = None,
+    windows: int | None = None,
+    out: PathLike | None = None,
+    settings: MeasureSettings | None = None,
+    save_clouds: PathLike | None = None,
+    download: bool = False,
+    cache: PathLike | None = None,
+) -> WorkProfile:
     """Measure a model on held-out text: the test split, which no training or validation loss of ours has seen.
 
     model          a folder that `geowidth train` wrote, a Hugging Face folder or name, a .gguf file, or smollm2
@@ -132,7 +135,7 @@ def measure(
     return measure_clouds(clouds, settings, out=out)
 
 
-def check_enough_text(text, context, tokens):
+def check_enough_text(text: Corpus, context: int, tokens: int) -> None:
     """Refuse a Corpus whose test split has not `tokens` distinct contexts for a model of bytes, as `measure` would."""
     most = text.test.numel() // context * (context - 1)
     if tokens > most:
@@ -143,7 +146,9 @@ def check_enough_text(text, context, tokens):
     draw_tokens(windows_of(text.test, context), tokens, seed=0)
 
 
-def measure_clouds(clouds, settings=None, *, out=None, threads=None):
+def measure_clouds(
+    clouds: Clouds, settings: MeasureSettings | None = None, *, out: PathLike | None = None, threads: int | None = None
+) -> WorkProfile:
     """Measure clouds that `capture` or Clouds.read gave.
 
     clouds     Clouds, on the CPU or a GPU

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from geowidth import memory
+from geowidth.devices import Device
 from geowidth.errors import flag, whole
 from geowidth.ops.activation.functions import activation_function, is_gated_name
 from geowidth.ops.feed_forward.operation import ffn
@@ -34,18 +35,18 @@ class FeedForward(nn.Module):
 
     def __init__(
         self,
-        dimension,
-        width,
-        activation="swiglu",
+        dimension: int,
+        width: int,
+        activation: str = "swiglu",
         *,
-        gated=None,
-        bias=False,
-        recompute=None,
-        backend=None,
-        input_precision="ieee",
-        device=None,
-        dtype=None,
-    ):
+        gated: bool | None = None,
+        bias: bool = False,
+        recompute: str | None = None,
+        backend: str | None = None,
+        input_precision: str = "ieee",
+        device: Device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         dimension, width = whole("dimension", dimension, 1), whole("width", width, 0)
         if torch.device(torch.get_default_device() if device is None else device).type == "cpu":
@@ -66,23 +67,23 @@ class FeedForward(nn.Module):
         self.reset_parameters()
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Number of hidden units."""
         return self.up.shape[0]
 
     @property
-    def dimension(self):
+    def dimension(self) -> int:
         """Size of the residual stream."""
         return self.up.shape[1]
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """Draw initial values anew."""
         for name, parameter in self.named_parameters(recurse=False):
             inputs = self.width if name.startswith("down") else self.dimension
             bound = 1 / math.sqrt(max(1, inputs))
             nn.init.uniform_(parameter, -bound, bound)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., dimension) -> y of that shape and dtype."""
         return ffn(
             x,
@@ -98,7 +99,7 @@ class FeedForward(nn.Module):
             input_precision=self.input_precision,
         )
 
-    def linear_state_dict(self):
+    def linear_state_dict(self) -> dict[str, torch.Tensor]:
         """The parameters as gate_proj, up_proj and down_proj of nn.Linear modules: down's weight is (d, width)."""
         names = {name: foreign[0][0] for name, foreign in FOREIGN_NAMES.items()}
         state = {}
@@ -110,7 +111,7 @@ class FeedForward(nn.Module):
                 state[f"{foreign}.bias"] = bias.detach()
         return state
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         gated = "gated" if self.gate is not None else "ungated"
         bias = ", biases" if self.up_bias is not None else ""
         return f"{self.dimension}, {self.width}, {self.activation}, {gated}{bias}"

@@ -1,10 +1,17 @@
 """Presets: model, training and run settings that belong together."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from geowidth.errors import UserError, choose, shown, whole
 from geowidth.models.transformer import ModelConfig
+
+if TYPE_CHECKING:
+    from geowidth.artifacts.schedule import Schedule
 
 MOST_THREADS = 1024  # torch ends the process, without a word, when it cannot start as many as it was told to
 
@@ -52,11 +59,11 @@ class TrainingSettings:
                 raise UserError(f"{name} is {value!r}; allowed: numbers from 0 to 1")
             object.__setattr__(self, name, float(value))
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value):
+    def from_json(cls, value: dict[str, Any]) -> TrainingSettings:
         """The settings that `to_json` gave; unknown fields raise a UserError."""
         for name in value:
             choose("training setting", name, [f.name for f in fields(cls)])
@@ -75,11 +82,11 @@ class RunSettings:
     measured_tokens: int
     multiple: int
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value):
+    def from_json(cls, value: dict[str, Any]) -> RunSettings:
         """The settings that `to_json` gave."""
         return cls(**value | {"seeds": tuple(value["seeds"]), "arms": tuple(value["arms"])})
 
@@ -94,19 +101,19 @@ class Preset:
     run: RunSettings
 
     @property
-    def base_width(self):
+    def base_width(self) -> int:
         return self.model.widths[0]
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         return {"name": self.name} | {part: getattr(self, part).to_json() for part in ("model", "training", "run")}
 
     @classmethod
-    def from_json(cls, value):
+    def from_json(cls, value: dict[str, Any]) -> Preset:
         """The preset that `to_json` gave."""
         model, training = ModelConfig.from_json(value["model"]), TrainingSettings.from_json(value["training"])
         return cls(value["name"], model, training, RunSettings.from_json(value["run"]))
 
-    def with_widths(self, widths):
+    def with_widths(self, widths: Iterable[int] | None) -> ModelConfig:
         """The model config with `widths`; None keeps the uniform ones."""
         if widths is None:
             return self.model
@@ -118,14 +125,14 @@ class Preset:
             raise UserError(f"{len(widths)} widths came; preset {self.name!r} has {self.model.layers} layers")
         return replace(self.model, widths=widths)
 
-    def widths_of(self, schedule, reader):
+    def widths_of(self, schedule: Schedule, reader: str) -> tuple[int, ...]:
         """The widths of a Schedule for this preset's model; what else it states and `reader` cannot keep is refused."""
         model = self.model
         if schedule.layers != model.layers:
             self.with_widths(schedule.widths)
         return schedule.widths_for(reader, layers=model.layers, dimension=model.dimension, heads=model.heads)
 
-    def with_training(self, **changes):
+    def with_training(self, **changes: Any) -> TrainingSettings:
         """The training settings with `changes`; None leaves a setting as it is, unknown names raise UserError."""
         changes = {name: value for name, value in changes.items() if value is not None}
         for name in changes:
@@ -162,6 +169,6 @@ PICO = Preset(
 PRESETS = {preset.name: preset for preset in (PICO, NANO)}
 
 
-def preset_named(preset):
+def preset_named(preset: str | Preset) -> Preset:
     """The Preset of that name; a Preset is returned as it is."""
     return preset if isinstance(preset, Preset) else PRESETS[choose("preset", preset, PRESETS)]

@@ -4,12 +4,14 @@ Every tensor is checked against the config before it is used. A file with missin
 tensors, or whose widths are not those of model.json, is refused in one line that names the tensor.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from geowidth import memory, records
 from geowidth.errors import UserError
+from geowidth.files import PathLike
 from geowidth.models.transformer import ModelConfig, TaperedTransformer
 from geowidth.tensors import read_tensors, write_tensors
 
@@ -17,14 +19,14 @@ KIND, SCHEMA = "geowidth.model", 1
 CONFIG_FILE, TENSOR_FILE = "model.json", "model.safetensors"
 
 
-def save_model(model, folder):
+def save_model(model: TaperedTransformer, folder: PathLike) -> None:
     """Write `model` (a TaperedTransformer) to `folder`; each file is replaced whole or not at all."""
     folder = Path(folder)
     write_tensors(folder / TENSOR_FILE, model.state_dict())
     records.write_json(folder / CONFIG_FILE, {"kind": KIND, "schema": SCHEMA, "config": model.config.to_json()})
 
 
-def load_model(folder):
+def load_model(folder: PathLike) -> TaperedTransformer:
     """The TaperedTransformer in `folder`, in evaluation mode, with the dtype of its tensors.
 
     Raises UserError for a missing or damaged file and for tensors that do not fit model.json.
@@ -48,7 +50,7 @@ def load_model(folder):
     return model.eval()
 
 
-def check_tensors(path, tensors, config):
+def check_tensors(path: PathLike, tensors: Mapping[str, torch.Tensor], config: ModelConfig) -> None:
     """Raise a UserError that names the first tensor of `tensors` that does not fit `config` or is not finite."""
     if config.layers > len(tensors):  # before as many blocks are made as a file says
         raise UserError(f"{path} holds {len(tensors)} tensors; {CONFIG_FILE} says {config.layers} layers")
@@ -68,7 +70,12 @@ def check_tensors(path, tensors, config):
             raise UserError(f"{path}: tensor {name} holds NaN or infinity; use another checkpoint")
 
 
-def check_names_and_shapes(path, tensors, wanted, source=CONFIG_FILE):
+def check_names_and_shapes(
+    path: PathLike,
+    tensors: Mapping[str, torch.Tensor],
+    wanted: Mapping[str, tuple[int, ...]],
+    source: str = CONFIG_FILE,
+) -> None:
     """Raise a UserError for the first tensor that is missing, not in `wanted` {name: shape}, or of another shape."""
     missing = [name for name in wanted if name not in tensors]
     extra = [name for name in tensors if name not in wanted]
@@ -81,6 +88,6 @@ def check_names_and_shapes(path, tensors, wanted, source=CONFIG_FILE):
             raise UserError(f"{path}: tensor {name} has shape {tuple(tensors[name].shape)}; {source} says {shape}")
 
 
-def is_finite(tensor):
+def is_finite(tensor: torch.Tensor) -> bool:
     """Whether a floating tensor holds neither NaN nor infinity, whatever its width."""
     return bool(torch.isfinite(tensor if tensor.dtype.itemsize > 1 else tensor.float()).all())

@@ -12,6 +12,7 @@ the rows of a narrower FFN are the first rows of the wider one: paired seeds dif
 import hashlib
 import math
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ class ModelConfig:
     key_heads: int | None = None
     head_size: int | None = None
     tied: bool = True
-    rope_scaling: dict | None = None
+    rope_scaling: dict[str, Any] | None = None
 
     def __post_init__(self):
         for name in ("vocabulary", "layers", "dimension", "heads", "context"):
@@ -78,32 +79,32 @@ class ModelConfig:
             object.__setattr__(self, name, float(value))
 
     @property
-    def head_dimension(self):
+    def head_dimension(self) -> int:
         return self.head_size or self.dimension // self.heads
 
     @property
-    def shared_heads(self):
+    def shared_heads(self) -> int:
         """Heads of keys and values."""
         return self.key_heads or self.heads
 
     @property
-    def parameters(self):
+    def parameters(self) -> int:
         """Distinct parameters of the model: embedding, output matrix unless tied, attention, norms, FFNs."""
         d = self.dimension
         attention = 2 * d * (self.heads + self.shared_heads) * self.head_dimension
         outer = self.vocabulary * d * (1 if self.tied else 2) + d
         return outer + self.layers * (attention + 2 * d) + 3 * d * sum(self.widths)
 
-    def check_memory(self, what, copies):
+    def check_memory(self, what: str, copies: int) -> None:
         """Raise a UserError when this machine has no room for `copies` float32 numbers a parameter. what: needs it."""
         memory.check(f"{what} with {self.parameters:,} parameters", 4 * copies * self.parameters, "use narrower widths")
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         value = asdict(self) | {"widths": list(self.widths)}
         return {name: v for name, v in value.items() if name not in FOREIGN or v != FOREIGN[name]}
 
     @classmethod
-    def from_json(cls, value):
+    def from_json(cls, value: dict[str, Any]) -> "ModelConfig":
         """The config that `to_json` gave; unknown or missing fields raise a UserError that names them."""
         known = {f.name for f in fields(cls)}
         needed = known - {"rope_base", "norm_epsilon", *FOREIGN}
@@ -125,16 +126,16 @@ FOREIGN = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": N
 class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last axis."""
 
-    def __init__(self, dimension, epsilon):
+    def __init__(self, dimension: int, epsilon: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dimension))
         self.epsilon = epsilon
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
-def rope_frequencies(head_dimension, base, scaling=None):
+def rope_frequencies(head_dimension: int, base: float, scaling: dict[str, Any] | None = None) -> torch.Tensor:
     """Rotary angles per position, (head_dimension / 2,) float64, fastest first.
 
     scaling: see ModelConfig. "linear" divides all angles (Chen et al. 2023); "llama3" divides those whose wavelength is
@@ -165,7 +166,9 @@ def _positive(value):
     return type(value) in (int, float) and 0 < value < math.inf
 
 
-def rotary_tables(context, head_dimension, base, scaling=None):
+def rotary_tables(
+    context: int, head_dimension: int, base: float, scaling: dict[str, Any] | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and signed sines (context, 1, head_dimension) float32 of the rotary angles, in the rotate-half layout."""
     frequency = rope_frequencies(head_dimension, base, scaling)
     angle = torch.outer(torch.arange(context, dtype=torch.float64), frequency)
@@ -174,7 +177,7 @@ def rotary_tables(context, head_dimension, base, scaling=None):
     return cosine[:, None].float(), sine[:, None].float()
 
 
-def rotate(x, cosine, sine):
+def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Rotary positions: x (batch, tokens, heads, head_dimension) turned by the tables of its positions."""
     return x * cosine + x.roll(x.shape[-1] // 2, -1) * sine
 
@@ -185,14 +188,14 @@ class Attention(nn.Module):
     Each head counts head_dimension rows.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads, self.key_heads, self.head_dimension = config.heads, config.shared_heads, config.head_dimension
         rows = (self.heads + 2 * self.key_heads) * self.head_dimension
         self.qkv = nn.Parameter(torch.empty(rows, config.dimension))
         self.out = nn.Parameter(torch.empty(config.dimension, self.heads * self.head_dimension))
 
-    def forward(self, x, cosine, sine):
+    def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         batch, tokens, _ = x.shape
         heads, key_heads = self.heads, self.key_heads
         qkv = functional.linear(x, self.qkv).view(batch, tokens, heads + 2 * key_heads, self.head_dimension)
@@ -207,7 +210,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x)). The input of `ffn_norm` is the state that enters the FFN."""
 
-    def __init__(self, config, width):
+    def __init__(self, config: ModelConfig, width: int) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.dimension, config.norm_epsilon)
         self.attention = Attention(config)
@@ -215,7 +218,7 @@ class Block(nn.Module):
         # Left unset here, without touching the global generator: `initialise` or a checkpoint fills it.
         self.ffn = nn.utils.skip_init(FeedForward, config.dimension, width, device=torch.get_default_device())
 
-    def forward(self, x, cosine, sine):
+    def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x), cosine, sine)
         return x + self.ffn(self.ffn_norm(x))
 
@@ -226,7 +229,7 @@ class TaperedTransformer(nn.Module):
     forward: tokens (batch, length) int64, length up to the context -> logits (batch, length, vocabulary).
     """
 
-    def __init__(self, config, seed=0):
+    def __init__(self, config: ModelConfig, seed: int | None = 0) -> None:
         super().__init__()
         self.config = config
         if torch.get_default_device().type == "cpu":
@@ -243,7 +246,7 @@ class TaperedTransformer(nn.Module):
             self.initialise(seed)
 
     @torch.no_grad()
-    def initialise(self, seed):
+    def initialise(self, seed: int) -> None:
         """Draw all parameters anew from `seed` (see the module's docstring); norm gains become 1."""
         seed = whole("seed", seed, 0)
         inner = self.config.dimension**-0.5
@@ -256,7 +259,7 @@ class TaperedTransformer(nn.Module):
             scale = outer if last in ("out", "down") else inner
             parameter.copy_(drawn(seed, name, tuple(parameter.shape)).mul_(scale))
 
-    def forward(self, tokens):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         length = tokens.shape[1]
         if length > self.config.context:
             raise UserError(f"sequence of {length} tokens; this model's context is {self.config.context}")
@@ -278,19 +281,19 @@ class TaperedTransformer(nn.Module):
             tables = self._tables(min(self.config.context, max(length, 2 * len(self.cosine))))
             self.cosine, self.sine = (table.to(self.cosine) for table in tables)
 
-    def parameter_count(self):
+    def parameter_count(self) -> int:
         """Number of distinct parameters (the tied embedding counts once)."""
         return sum(p.numel() for p in self.parameters())
 
 
-def drawn(seed, name, shape):
+def drawn(seed: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Standard normal float32 tensor drawn row by row from (seed, name): fewer rows are the first rows of more."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
 
 
-def training_flops(config, tokens, length=None):
+def training_flops(config: ModelConfig, tokens: int, length: int | None = None) -> int:
     """FLOPs of training on `tokens` tokens in sequences of `length` (default: the context).
 
     Forward matrix products, times 3 for forward and backward: 2 per weight and token (the tied embedding once, as the

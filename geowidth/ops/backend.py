@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from geowidth.errors import UserError, choose
 
@@ -22,7 +23,7 @@ def _words(error):
 
 
 @cache
-def native():
+def native() -> tuple[Any, str | None]:
     """(geowidth._native, None), or (None, a sentence) when the extension was not built."""
     try:
         from geowidth import _native
@@ -32,7 +33,7 @@ def native():
 
 
 @cache
-def cuda():
+def cuda() -> tuple[Any, str | None]:
     """(geowidth._cuda, None), or (None, a sentence) when the extension was not built."""
     try:
         from geowidth import _cuda

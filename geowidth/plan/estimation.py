@@ -1,10 +1,19 @@
 """Parameters, FLOPs, memory, files and time of a task: exact where they can be counted, probed where they must be."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from geowidth.errors import choose
 from geowidth.plan.probe import run_probe
+
+if TYPE_CHECKING:
+    from geowidth.models.presets import Preset
+    from geowidth.models.transformer import ModelConfig
+    from geowidth.plan.models import ModelSizes
 
 TASKS = ("train", "measure", "calibrate", "run")
 _START_SECONDS = 4.0  # imports and reading the corpus
@@ -29,11 +38,21 @@ class Estimate:
     memory: int
     disk: int
     seconds: float
-    files: list
-    facts: dict = field(default_factory=dict)
+    files: list[str]
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
-def estimate(task, preset, *, widths=None, models=None, steps=None, tokens=None, processes=1, probe=None):
+def estimate(
+    task: str,
+    preset: Preset,
+    *,
+    widths: Iterable[int] | None = None,
+    models: Sequence[Sequence[int]] | None = None,
+    steps: int | None = None,
+    tokens: int | None = None,
+    processes: int = 1,
+    probe: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Estimate:
     """The Estimate of a task: "train", "measure", "calibrate" or "run".
 
     preset: Preset. widths: of the model (None: the preset's). models: widths of every model that is trained, seeds
@@ -66,7 +85,13 @@ def estimate(task, preset, *, widths=None, models=None, steps=None, tokens=None,
     )
 
 
-def estimate_model(sizes, *, tokens, processes=1, probe=None):
+def estimate_model(
+    sizes: ModelSizes,
+    *,
+    tokens: int,
+    processes: int = 1,
+    probe: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Estimate:
     """The Estimate of measuring a model that a ModelSizes (geowidth.plan.models) describes."""
     probe = run_probe if probe is None else probe
     config = sizes.config
@@ -77,7 +102,7 @@ def estimate_model(sizes, *, tokens, processes=1, probe=None):
     return Estimate("measure", sizes.parameters, ffn, 0, *kept)
 
 
-def parameter_count(config):
+def parameter_count(config: ModelConfig) -> int:
     """Distinct parameters of a TaperedTransformer of that ModelConfig."""
     return config.parameters
 
@@ -140,7 +165,7 @@ def _measurement(config, tokens, processes, probe, passes=None, whole=True):
     }
 
 
-def extrapolate(sizes, seconds, size):
+def extrapolate(sizes: Sequence[int], seconds: Sequence[float], size: int) -> float:
     """Time at `size` from times at smaller sizes, along the power law of the two largest, between square and cube."""
     if size <= sizes[-1] or len(sizes) < 2:
         return seconds[-1]

@@ -8,6 +8,7 @@ from geowidth.errors import UserError, choose, whole
 from geowidth.exchange.checkpoint import read_config
 from geowidth.exchange.gguf_read import read_gguf_shape
 from geowidth.exchange.shape import TAPERED, stated_widths
+from geowidth.files import PathLike
 from geowidth.measure.families import FAMILIES
 from geowidth.measure.opening import TOKENISED_CONTEXT, located
 from geowidth.models.storage import CONFIG_FILE, KIND, SCHEMA
@@ -39,17 +40,17 @@ class ModelSizes:
     tokenised: bool
 
     @property
-    def parameters(self):
+    def parameters(self) -> int:
         """How many there are, up to biases and norms of the family's own."""
         unlike = (3 - self.projections) * self.config.dimension * sum(self.config.widths)
         return parameter_count(self.config) - unlike
 
-    def windows(self, tokens):
+    def windows(self, tokens: int) -> int:
         """Forward passes over a context that drawing so many tokens takes; see geowidth.measure.measure."""
         return max(16, tokens // 8) if self.tokenised else tokens
 
 
-def model_sizes(name):
+def model_sizes(name: PathLike) -> ModelSizes:
     """The ModelSizes of a folder, a .gguf file, smollm2, minilm, or a name in the local Hugging Face cache.
 
     Raises UserError for what is not there, and for kinds of models that cannot be measured.

@@ -3,17 +3,25 @@
 ``python -m geowidth.plan.probe`` reads one request (JSON) from standard input and answers with one line of JSON.
 """
 
+from __future__ import annotations
+
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from geowidth import records
+
+if TYPE_CHECKING:
+    from geowidth.models.presets import TrainingSettings
+    from geowidth.models.transformer import ModelConfig
 
 TRAIN_SECONDS = 1.5
 
 
-def run_probe(request):
+def run_probe(request: dict[str, Any]) -> dict[str, Any]:
     """The answer of a probe process to `request`; raises RuntimeError with its last words if it failed."""
     from geowidth.train.parallel import python_environment
 
@@ -25,7 +33,7 @@ def run_probe(request):
     return records.loads(done.stdout)
 
 
-def probe_training(model, training, seconds=TRAIN_SECONDS):
+def probe_training(model: ModelConfig, training: TrainingSettings, seconds: float = TRAIN_SECONDS) -> dict[str, float]:
     """Time optimiser steps and evaluation windows of a model on random tokens.
 
     model, training: ModelConfig and TrainingSettings. Returns {"step", "window"}: seconds, the least of several.
@@ -55,7 +63,7 @@ def probe_training(model, training, seconds=TRAIN_SECONDS):
     }
 
 
-def probe_measurement(model, sizes):
+def probe_measurement(model: ModelConfig, sizes: Sequence[int]) -> dict[str, Any]:
     """Time one layer's nine signals and dimension on synthetic clouds of each size, one thread, and a forward pass.
 
     model: ModelConfig. Returns {"seconds": [one a size], "window": seconds of one context's forward pass}. The clouds
@@ -100,7 +108,7 @@ def _typical(action, seconds):
     return sorted(times)[len(times) // 2]
 
 
-def peak_bytes():
+def peak_bytes() -> int:
     """The largest resident memory this process has had, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,12 +1,19 @@
 """Work over depth: nine small charts (statistic by geometry), the intrinsic dimension, and the stand-alone SVG."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 from geowidth.errors import UserError
+from geowidth.files import PathLike
 from geowidth.report import charts, style
 from geowidth.report.charts import Frame, bands, curve, element, escape, label, mark, rule
 from geowidth.report.folder import as_record
 from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, significant
+
+if TYPE_CHECKING:
+    from geowidth.artifacts.work_profile import WorkProfile
 
 GEOMETRIES = ("raw", "spherical", "hyperbolic")
 STATISTICS = ("shift", "gw", "topology")
@@ -252,7 +259,12 @@ def _end_names(frame, x, y, series, main):
     return "".join(parts)
 
 
-def profile_svg(work, *, key=None, title="Geometric work of each FFN layer"):
+def profile_svg(
+    work: WorkProfile | dict[str, Any] | PathLike,
+    *,
+    key: tuple[str, str] | None = None,
+    title: str = "Geometric work of each FFN layer",
+) -> str:
     """The profiles of a work record as one stand-alone SVG document (text), light or dark as its reader prefers.
 
     A row per statistic that was measured.

@@ -1,11 +1,18 @@
 """The paired table: one row per arm, in numbers, in words, and as terminal text."""
 
+from __future__ import annotations
+
 import textwrap
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from geowidth.files import PathLike
 from geowidth.report.folder import as_record, lookup
 from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, signed, thousands
 from geowidth.train.evidence import LOSS_UNIT
+
+if TYPE_CHECKING:
+    from geowidth.train.evidence import Comparison
 
 
 @dataclass(frozen=True)
@@ -14,16 +21,16 @@ class ArmRow:
 
     arm: str
     is_baseline: bool
-    losses: dict
-    differences: dict
+    losses: dict[int, float]
+    differences: dict[int, float]
     mean_loss: float | None
     bits_per_byte: float | None
     difference: float | None
     standard_error: float | None
-    interval: tuple | None
+    interval: tuple[float, float] | None
     confidence: float | None
     sign_flip_p: float | None
-    power: dict
+    power: dict[str, Any]
     sentence: str | None
     parameters: float | None
     tokens: float | None
@@ -200,7 +207,7 @@ def _and(names):
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
-def table(comparison):
+def table(comparison: Comparison | dict[str, Any] | PathLike) -> str:
     """The paired table as plain text for a terminal, at most 100 characters wide, and under it what may be concluded.
 
     `comparison`: a Comparison, the content of a comparison.json as a dict, or the path of one.

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from geowidth import records
+from geowidth.files import PathLike
 from geowidth.report import profiles, spreadsheets, tables
 from geowidth.report.charts import clean
 from geowidth.report.facts import key_facts
@@ -46,7 +47,7 @@ def _summary(run, rows):
     }  # fmt: skip
 
 
-def write_report(run_folder):
+def write_report(run_folder: PathLike) -> Path:
     """Draw a run folder as report.html, with report.json and CSV files beside it; returns the page's Path.
 
     Reads whatever of settings.json, work.json, schedules/, arms/ and comparison.json exists: a half-finished run is

@@ -13,14 +13,19 @@ import hashlib
 import json
 import os
 import sysconfig
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from geowidth import files
 from geowidth.errors import UserError
+from geowidth.files import PathLike
+
+Document = tuple[str | bytes, bytes]  # its name and its text
 
 SPLITS = ("train", "validation", "test")
 FIRST_CUT, SECOND_CUT = 0.90, 0.95
@@ -42,16 +47,16 @@ class Corpus:
 
     vocabulary = 256
 
-    def split(self, name):
+    def split(self, name: str) -> torch.Tensor:
         """The uint8 tensor of split `name`."""
         return getattr(self, name)
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         sizes = {name: self.split(name).numel() for name in SPLITS}
         return {"source": self.source, "description": self.description, "digest": self.digest, "bytes": sizes}
 
 
-def load_corpus(source="stdlib"):
+def load_corpus(source: PathLike = "stdlib") -> Corpus:
     """The Corpus of `source`: "stdlib", or the path of a text file, a folder or a .jsonl file.
 
     Raises UserError for a missing, empty, binary or malformed source.
@@ -78,7 +83,7 @@ def load_corpus(source="stdlib"):
     return build(source, [(path.name, text)], "text file")
 
 
-def build(source, documents, words):
+def build(source: str, documents: Iterable[Document], words: str) -> Corpus:
     """Corpus from (name, bytes) pairs in their order; documents without bytes are dropped."""
     documents = [(name, text) for name, text in documents if text]
     if not documents:
@@ -96,7 +101,7 @@ def build(source, documents, words):
     return Corpus(*(torch.from_numpy(a.copy()) for a in arrays), digest.hexdigest(), description, source)
 
 
-def by_name(documents):
+def by_name(documents: Iterable[Document]) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """The texts of each split, by a hash of the name."""
     parts = [], [], []
     for name, text in documents:
@@ -105,13 +110,13 @@ def by_name(documents):
     return parts
 
 
-def by_position(documents):
+def by_position(documents: Iterable[Document]) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """The texts of each split, every document cut in three."""
     cuts = [(text, round(len(text) * FIRST_CUT), round(len(text) * SECOND_CUT)) for _, text in documents]
     return [t[:a] for t, a, _ in cuts], [t[a:b] for t, a, b in cuts], [t[b:] for t, _, b in cuts]
 
 
-def walk(root, left_out=frozenset()):
+def walk(root: Path, left_out: Collection[str] = frozenset()) -> list[tuple[str, Path]]:
     """(name relative to root with '/', path) of every file below `root`, sorted by name; hidden names are skipped."""
     found = []
     for folder, folders, names in os.walk(root):
@@ -121,7 +126,7 @@ def walk(root, left_out=frozenset()):
     return sorted(found)
 
 
-def library_files(root):
+def library_files(root: Path) -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of the standard library's own .py files."""
     for name, path in walk(root, LEFT_OUT):
         machine_made = name.startswith(("_sysconfigdata", "_sysconfig_vars", "config-"))
@@ -131,7 +136,7 @@ def library_files(root):
                 yield name, text
 
 
-def folder_files(root):
+def folder_files(root: Path) -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of every text file (one without zero bytes) below `root`."""
     for name, path in walk(root):
         if path.is_file():
@@ -140,7 +145,7 @@ def folder_files(root):
                 yield name, text
 
 
-def json_lines(path):
+def json_lines(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
     """(name, bytes) of every record of a JSONL file; the name is the text itself."""
     for number, line in enumerate(files.read_bytes(path).split(b"\n"), 1):
         if not line.strip():
@@ -158,7 +163,7 @@ def json_lines(path):
         yield text.encode("utf-8", "surrogatepass"), encoded
 
 
-def windows(stream, length, count=None):
+def windows(stream: torch.Tensor, length: int, count: int | None = None) -> torch.Tensor:
     """Non-overlapping windows (k, length + 1) int64 of a uint8 stream: inputs [:, :-1], targets [:, 1:].
 
     With `count`, at most that many, evenly spread over the stream. Raises UserError if not even one fits.
@@ -172,7 +177,7 @@ def windows(stream, length, count=None):
     return gather(stream, torch.from_numpy(picked * length), length)
 
 
-def gather(stream, starts, length):
+def gather(stream: torch.Tensor, starts: torch.Tensor, length: int) -> torch.Tensor:
     """Windows (len(starts), length + 1) int64 of `stream` that begin at `starts`."""
     return stream[starts[:, None] + torch.arange(length + 1)].long()
 
@@ -184,18 +189,18 @@ class DataOrder:
     seed and the step alone.
     """
 
-    def __init__(self, stream, length, batch, seed):
+    def __init__(self, stream: torch.Tensor, length: int, batch: int, seed: int) -> None:
         self.stream, self.length, self.size, self.seed = stream, length, batch, seed
         self.windows = (stream.numel() - 1) // length
         self.orders = {}
 
-    def batch(self, step):
+    def batch(self, step: int) -> torch.Tensor:
         """The windows (batch, length + 1) int64 of step `step`, counted from 0."""
         numbers = range(step * self.size, (step + 1) * self.size)
         picked = [self.order(n // self.windows)[n % self.windows] for n in numbers]
         return gather(self.stream, torch.tensor(picked) * self.length, self.length)
 
-    def order(self, epoch):
+    def order(self, epoch: int) -> np.ndarray:
         if epoch not in self.orders:
             self.orders = {epoch: np.random.default_rng([self.seed, epoch]).permutation(self.windows)}
         return self.orders[epoch]

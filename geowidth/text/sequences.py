@@ -4,14 +4,17 @@ Membership is decided by a mask, never by a shape: padding is cut away here, onc
 batch, so that the batch size and the side a caller padded on can change nothing.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from geowidth import inputs
 from geowidth.errors import UserError
+from geowidth.inputs import ArrayLike
 
 
-def windows_of(text, context):
+def windows_of(text: torch.Tensor, context: int) -> list[torch.Tensor]:
     """Cut a (length,) integer tensor into length // context sequences of `context` tokens each."""
     count = len(text) // context
     if not count:
@@ -21,7 +24,9 @@ def windows_of(text, context):
     return list(text[: count * context].view(count, context))
 
 
-def sequences_of(tokens, mask=None, pad_id=None):
+def sequences_of(
+    tokens: Sequence[ArrayLike] | ArrayLike, mask: ArrayLike | None = None, pad_id: int | None = None
+) -> list[torch.Tensor]:
     """The sequences in `tokens`, without padding.
 
     tokens   a list of (length,) integer tensors, or one (batch, length) integer tensor
@@ -59,7 +64,7 @@ def sequences_of(tokens, mask=None, pad_id=None):
     return rows
 
 
-def token_ids(value, what):
+def token_ids(value: ArrayLike, what: str) -> torch.Tensor:
     """`value` as an integer tensor on the CPU; what holds anything but whole numbers is refused by name.
 
     value   integers in a tensor, an array or nested lists. what: its name in messages
@@ -77,7 +82,7 @@ def token_ids(value, what):
     return tensor if tensor.dtype in (torch.uint8, torch.int64) else tensor.long()
 
 
-def check_ids(sequences, vocabulary, name):
+def check_ids(sequences: Sequence[torch.Tensor], vocabulary: int | None, name: str) -> None:
     """Refuse token ids that a model has no row for, by sequence and position; `vocabulary` None: only negative ones.
 
     A tokenizer may have tokens beyond the model's embedding; those matter only where the text holds them.
@@ -106,7 +111,15 @@ def _refuse_padding(tokens, pad_id):
         raise UserError(f"row {row} begins or ends with the padding token {pad_id} and no mask came; give mask=")
 
 
-def draw_tokens(sequences, tokens, seed, skip=1, tail=0, windows=None, causal=True):
+def draw_tokens(
+    sequences: Sequence[torch.Tensor],
+    tokens: int | None,
+    seed: int,
+    skip: int = 1,
+    tail: int = 0,
+    windows: int | None = None,
+    causal: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw (sequence, position) pairs uniformly without replacement, every one with a context of its own.
 
     sequences  list of (length,) integer tensors
@@ -156,7 +169,7 @@ def _pairs(pairs):
     return both[:, 0], both[:, 1]
 
 
-def pad_batch(sequences, pad_id=0):
+def pad_batch(sequences: Sequence[torch.Tensor], pad_id: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """(tokens, mask), both (batch, longest) int64, padded on the right."""
     longest = max(len(row) for row in sequences)
     tokens = torch.full((len(sequences), longest), pad_id, dtype=torch.int64)

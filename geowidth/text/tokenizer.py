@@ -4,7 +4,9 @@ Nothing here needs a tokenizer library: tokenizer.json is text, GGUF holds lists
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from geowidth.errors import UserError
 
@@ -66,15 +68,15 @@ class Vocabulary:
 
     tokens: tuple[str, ...]
     merges: tuple[str, ...]
-    kinds: dict
+    kinds: dict[int, int]
     pre: str
-    names: dict
-    templates: dict = field(default_factory=dict)
+    names: dict[str, int]
+    templates: dict[str, str] = field(default_factory=dict)
     add_bos: bool = False
     add_eos: bool = False
     composed: bool = False
 
-    def files(self):
+    def files(self) -> dict[str, str]:
         """{name: text} of tokenizer.json and tokenizer_config.json."""
         shown = {i: kind for i, kind in self.kinds.items() if kind in (*SPECIAL, USER_DEFINED)}
         added = [
@@ -133,7 +135,7 @@ class Vocabulary:
         return {"SpecialToken": {"id": self.tokens[self.names[role]], "type_id": 0}}
 
 
-def special_ids_around(processor):
+def special_ids_around(processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(prefix ids, suffix ids) that a tokenizer.json's post_processor puts around one text.
 
     processor   the value of "post_processor", a dict or None. Raises UserError for one that repeats or drops the text
@@ -167,12 +169,12 @@ def _ids_of_template(processor):
     return tuple(sides[0]), tuple(sides[1])
 
 
-def byte_vocabulary():
+def byte_vocabulary() -> Vocabulary:
     """The tokenizer of a model whose token ids are the 256 bytes: no merges, no special token."""
     return Vocabulary(tuple(spell_bytes(range(256))), (), {}, "gpt-2", {})
 
 
-def spell_bytes(values):
+def spell_bytes(values: Iterable[int]) -> list[str]:
     """Byte values as GPT-2 spells them: printable Latin-1 characters as themselves, the others from U+0100 on."""
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [value for value in range(256) if value not in plain]

@@ -1,6 +1,8 @@
 """A Vocabulary from tokenizer.json and the files beside it. What GGUF has no place for is refused by name."""
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from geowidth.errors import UserError
 from geowidth.text.tokenizer import (
@@ -17,7 +19,7 @@ from geowidth.text.tokenizer import (
 )
 
 
-def vocabulary_from_files(files, where="tokenizer.json"):
+def vocabulary_from_files(files: Mapping[str, Any], where: str = "tokenizer.json") -> Vocabulary | None:
     """The Vocabulary of a tokenizer.json (and the files beside it), or None when there is none.
 
     files   {name: text}
@@ -37,7 +39,7 @@ def vocabulary_from_files(files, where="tokenizer.json"):
         raise UserError(f"{where}: tokenizer.json is out of order ({type(error).__name__}: {error})") from error
 
 
-def parsed(files, name, where):
+def parsed(files: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """The JSON object in a file of `files`, {} without it."""
     try:
         value = json.loads(files.get(name, "{}"))
@@ -102,7 +104,7 @@ def _placed(ids, where):
     return padded_tokens([by_id.get(i) for i in range(last + 1)])
 
 
-def padded_tokens(tokens, length=0):
+def padded_tokens(tokens: Sequence[str | None], length: int = 0) -> tuple[tuple[str, ...], dict[int, int]]:
     """(tokens, {id: UNUSED}): every None, and what is missing to `length`, named [PADid] as GGUF's writers do."""
     tokens = [*tokens, *[None] * (length - len(tokens))]
     used, kinds = set(tokens), {}

@@ -13,7 +13,9 @@ whole one, and metrics lines younger than it are dropped when the run goes on.
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,7 +47,7 @@ LINE = {"step": COUNT, "split": TEXT, "loss": NUMBER, "tokens": COUNT, "seconds"
 AGAIN = "delete the folder and train again"
 
 
-def read_result(folder):
+def read_result(folder: Path) -> dict[str, Any] | None:
     """The finished result in `folder`, or None. A damaged one raises UserError."""
     path = Path(folder) / RESULT_FILE
     if not files.exists(path):
@@ -55,7 +57,7 @@ def read_result(folder):
     return result
 
 
-def begin(folder, config):
+def begin(folder: Path, config: dict[str, Any]) -> None:
     """Write config.json, or check that the one there asks for the same run. Raises UserError naming what differs."""
     path = Path(folder) / CONFIG_FILE
     for name in (CONFIG_FILE, METRICS_FILE, STATE_FILE, RESULT_FILE, MODEL_FILE, TENSOR_FILE):
@@ -76,7 +78,7 @@ def begin(folder, config):
             )
 
 
-def difference(name, old, new):
+def difference(name: str, old: object, new: object) -> str:
     """'NAME OLD, not NEW' for the first difference of two JSON values, or ''."""
     if isinstance(old, dict) and isinstance(new, dict):
         return next((words for key in {**old, **new} if (words := difference(key, old.get(key), new.get(key)))), "")
@@ -84,7 +86,7 @@ def difference(name, old, new):
 
 
 @contextlib.contextmanager
-def held(folder):
+def held(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process. A holder that is just stopping is waited for; then a UserError is raised."""
     folder = Path(folder)
     try:
@@ -101,7 +103,9 @@ def held(folder):
         yield
 
 
-def save_state(folder, model, optimizer, progress):
+def save_state(
+    folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: dict[str, Any]
+) -> None:
     """Write the resumable state. progress: JSON values that go along (step, tokens, seconds, best loss)."""
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -112,7 +116,7 @@ def save_state(folder, model, optimizer, progress):
     write_tensors(Path(folder) / STATE_FILE, tensors, {"progress": records.dumps(progress)})
 
 
-def load_state(folder, model, optimizer):
+def load_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
     """Put the state in `folder` into `model` and `optimizer`; returns its progress, or None if there is no state.
 
     A state that is damaged, or of another model, raises UserError.
@@ -150,7 +154,7 @@ def _progress(path, metadata):
     return progress
 
 
-def check_progress(folder, progress, steps, step_tokens):
+def check_progress(folder: Path, progress: dict[str, Any], steps: int, step_tokens: int) -> None:
     """Refuse a state whose step is not one between the first and the last, or whose count of tokens is not its own."""
     step, tokens = progress["step"], progress["tokens"]
     if not 0 < step < steps or tokens != step * step_tokens:
@@ -160,7 +164,7 @@ def check_progress(folder, progress, steps, step_tokens):
         )
 
 
-def saved_step(folder):
+def saved_step(folder: Path) -> int:
     """Steps done in `folder` as of its last state, without reading tensors; 0 if there is none."""
     from safetensors import SafetensorError, safe_open
 
@@ -178,7 +182,7 @@ class Metrics:
     A full disk is a UserError at the line it cuts short; what is left can be read, and the run goes on from its state.
     """
 
-    def __init__(self, folder, step):
+    def __init__(self, folder: Path, step: int) -> None:
         self.path = Path(folder) / METRICS_FILE
         kept = [line for line in self._lines() if line["step"] <= step] if step else []
         records.write_text(self.path, "".join(records.dumps(line) + "\n" for line in kept))
@@ -199,7 +203,7 @@ class Metrics:
             last = line["step"]
         return lines
 
-    def write(self, **line):
+    def write(self, **line: Any) -> None:
         data = (records.dumps(line) + "\n").encode("utf-8")
         try:
             while data:
@@ -207,12 +211,12 @@ class Metrics:
         except OSError as error:
             raise files.refusal(self.path, error, len(data)) from error
 
-    def sync(self):
+    def sync(self) -> None:
         """Bring all lines to the disk: done before a state that stands for them is written."""
         try:
             os.fsync(self.file.fileno())
         except OSError as error:
             raise files.refusal(self.path, error) from error
 
-    def close(self):
+    def close(self) -> None:
         self.file.close()

@@ -7,10 +7,13 @@ Arms are compared only on equal terms: same seeds, tokens, corpus, training sett
 and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError
+from geowidth.files import PathLike
 from geowidth.train import checkpoint
 from geowidth.train.evidence import LOSS_UNIT, compare_arms
 
@@ -19,7 +22,14 @@ COSTS = ("parameters", "tokens", "flops")
 NEARLY_EQUAL = 0.99
 
 
-def compare_folders(folders, *, baseline="uniform", confidence=0.95, effect=0.01, power=0.8):
+def compare_folders(
+    folders: PathLike | Sequence[PathLike],
+    *,
+    baseline: str = "uniform",
+    confidence: float = 0.95,
+    effect: float = 0.01,
+    power: float = 0.8,
+) -> dict[str, Any]:
     """The comparison record (the content of comparison.json) of a run folder or of training folders.
 
     folders: one path or several. Raises UserError for unfinished folders and arms that are not on equal terms.

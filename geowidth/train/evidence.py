@@ -9,12 +9,19 @@ For an arm and a baseline trained from the same seeds, the differences loss(arm)
   power, if the spread stays as it is (noncentral t).
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from geowidth.errors import UserError, choose, whole
+
+if TYPE_CHECKING:
+    pass
 
 KIND, SCHEMA = "geowidth.comparison", 1
 LOSS_UNIT = "nats per byte"  # every model here is trained on bytes (geowidth.text.corpus)
@@ -46,10 +53,10 @@ class Difference:
     seeds_needed: int | None
 
     @property
-    def smallest_p(self):
+    def smallest_p(self) -> float:
         return min(1.0, 2.0 ** (1 - self.seeds))
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         return {
             "mean": self.mean,
             "standard_error": self.standard_error,
@@ -72,7 +79,7 @@ class ComparedArm:
     difference: Difference | None
 
     @property
-    def mean_loss(self):
+    def mean_loss(self) -> float:
         return math.fsum(self.losses.values()) / len(self.losses)
 
 
@@ -83,19 +90,19 @@ class Comparison:
     baseline: str
     arms: tuple[ComparedArm, ...]
 
-    def arm(self, name):
+    def arm(self, name: str) -> ComparedArm:
         """The ComparedArm called `name`."""
         return {arm.name: arm for arm in self.arms}[choose("arm", name, [arm.name for arm in self.arms])]
 
     @property
-    def sentence(self):
+    def sentence(self) -> str:
         """What may and may not be concluded, in plain words."""
         others = [arm for arm in self.arms if arm.difference is not None]
         if not others:
             return f"Only {self.baseline} was trained: there is nothing to compare."
         return " ".join([*(arm_sentence(arm, self.baseline) for arm in others), overall_sentence(others)])
 
-    def to_json(self, facts=None):
+    def to_json(self, facts: Mapping[str, dict[str, Any]] | None = None) -> dict[str, Any]:
         """The comparison record; facts: for each arm what stands beside its losses (widths, parameters, tokens ...)."""
         arms = [
             {
@@ -117,7 +124,14 @@ class Comparison:
         }
 
 
-def compare_arms(losses, baseline="uniform", *, confidence=0.95, effect=0.01, power=0.8):
+def compare_arms(
+    losses: Mapping[str, Mapping[int, float]],
+    baseline: str = "uniform",
+    *,
+    confidence: float = 0.95,
+    effect: float = 0.01,
+    power: float = 0.8,
+) -> Comparison:
     """Comparison of `losses` {arm: {seed: loss in LOSS_UNIT}} with `baseline`; every arm needs the same seeds.
 
     effect, power: for the number of seeds needed. Raises UserError for unpaired seeds and values that are not finite.
@@ -145,7 +159,9 @@ def compare_arms(losses, baseline="uniform", *, confidence=0.95, effect=0.01, po
     return Comparison(baseline, tuple(arms))
 
 
-def paired_difference(differences, confidence=0.95, effect=0.01, power=0.8):
+def paired_difference(
+    differences: Sequence[float] | np.ndarray, confidence: float = 0.95, effect: float = 0.01, power: float = 0.8
+) -> Difference:
     """The Difference of a sequence of paired differences (n,), n at least 1."""
     values = np.asarray(differences, np.float64)
     n, mean = len(values), math.fsum(differences) / len(differences)
@@ -160,14 +176,14 @@ def paired_difference(differences, confidence=0.95, effect=0.01, power=0.8):
     return Difference(mean, error, interval, confidence, p, n <= EXACT_SEEDS, n, effect, power, needed)
 
 
-def standard_deviation(residuals):
+def standard_deviation(residuals: Sequence[float] | np.ndarray) -> float:
     """sqrt(sum of squares / (n - 1)) of n residuals around their mean, at any scale: squares neither overflow nor
     vanish."""
     unit = math.ldexp(1.0, math.frexp(np.abs(residuals).max())[1] - 1)
     return unit * math.sqrt(math.fsum((float(r) / unit) ** 2 for r in residuals) / (len(residuals) - 1))
 
 
-def sign_flip_p(differences, samples=1 << 20, seed=0):
+def sign_flip_p(differences: Sequence[float] | np.ndarray, samples: int = 1 << 20, seed: int = 0) -> float:
     """Two-sided sign-flip p-value of paired differences (n,): exact up to EXACT_SEEDS, sampled beyond.
 
     Sums within rounding of the observed one count as equal to it, so ties do not hang on the order of addition.
@@ -186,7 +202,7 @@ def sign_flip_p(differences, samples=1 << 20, seed=0):
     return (hits + 1) / (samples + 1)
 
 
-def t_power(n, spread, effect, confidence=0.95):
+def t_power(n: int, spread: float, effect: float, confidence: float = 0.95) -> float:
     """Probability that a two-sided t test of n differences with standard deviation `spread` sees a mean of `effect`.
 
     n: at least 1; one difference has no spread to be judged by, so nothing is seen: 0. spread, effect: 0 to infinity,
@@ -211,7 +227,7 @@ def t_power(n, spread, effect, confidence=0.95):
     return min(1.0, float(weights @ seen))
 
 
-def critical_t(freedom, confidence):
+def critical_t(freedom: float, confidence: float) -> float:
     """The t statistic beyond which a two-sided test at level 1 - confidence sees a difference."""
     from scipy import stats
 
@@ -240,7 +256,7 @@ def _normal_quadrature(shift, critical, freedom):
     return nodes.ravel(), (half * _LEGENDRE[1] * density).ravel()
 
 
-def seeds_for_power(spread, effect, power=0.8, confidence=0.95):
+def seeds_for_power(spread: float, effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
     """Fewest seeds with t_power of at least `power`; None if a million would not do."""
     low, high = 1, 2
     while not t_power(high, spread, effect, confidence) >= power:
@@ -261,7 +277,7 @@ def _signed(value):
     return f"{value:+.4f}".replace("-", "\N{MINUS SIGN}")
 
 
-def arm_sentence(arm, baseline):
+def arm_sentence(arm: ComparedArm, baseline: str) -> str:
     """One arm's difference in plain words."""
     d = arm.difference
     side = "below" if d.mean < 0 else "above"
@@ -294,7 +310,7 @@ def arm_sentence(arm, baseline):
     return f"{start}: the interval leaves out 0, the sign-flip test does not agree."
 
 
-def overall_sentence(arms):
+def overall_sentence(arms: Sequence[ComparedArm]) -> str:
     """What holds for all arms together."""
     apart = [
         a.name for a in arms if a.difference.interval and (a.difference.interval[0] > 0 or a.difference.interval[1] < 0)

@@ -9,15 +9,18 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from geowidth import records
 from geowidth.errors import UserError, whole
-from geowidth.models.presets import preset_named
+from geowidth.files import PathLike
+from geowidth.models.presets import Preset, TrainingSettings, preset_named
 from geowidth.models.storage import save_model
-from geowidth.models.transformer import TaperedTransformer, training_flops
+from geowidth.models.transformer import ModelConfig, TaperedTransformer, training_flops
 from geowidth.ops.threads import torch_threads
 from geowidth.progress import Progress
 from geowidth.text.corpus import Corpus, DataOrder, load_corpus, windows
@@ -28,19 +31,19 @@ SAVE_SECONDS = 10.0
 
 
 def train(
-    preset="nano",
-    widths=None,
-    seed=0,
-    out=None,
+    preset: str | Preset = "nano",
+    widths: Iterable[int] | None = None,
+    seed: int = 0,
+    out: PathLike | None = None,
     *,
-    steps=None,
-    arm=None,
-    corpus="stdlib",
-    watch=None,
-    stop=None,
-    save_seconds=SAVE_SECONDS,
-    **changes,
-):
+    steps: int | None = None,
+    arm: str | None = None,
+    corpus: Corpus | PathLike = "stdlib",
+    watch: Callable[[int, float, float], object] | None = None,
+    stop: Callable[[], bool] | None = None,
+    save_seconds: float = SAVE_SECONDS,
+    **changes: Any,
+) -> dict[str, Any]:
     """Train one model in folder `out` and return its result (the content of result.json).
 
     preset: name or Preset. widths: one FFN width per layer (None: the preset's uniform ones). steps and `changes`:
@@ -67,7 +70,7 @@ def train(
             return trainer.finish(lambda _, loss, speed: bar.step(text=describe(loss, speed)), interrupted)
 
 
-def describe(loss, speed):
+def describe(loss: float, speed: float) -> str:
     """'loss 2.345, 9,876 tokens/s'"""
     return f"loss {loss:.3f}, {speed:,.0f} tokens/s"
 
@@ -75,11 +78,20 @@ def describe(loss, speed):
 class Training:
     """One training, fully decided and checked: folder, arm, model config, settings, seed, corpus."""
 
-    def __init__(self, preset, folder, arm, model, settings, seed, corpus):
+    def __init__(
+        self,
+        preset: str,
+        folder: Path,
+        arm: str,
+        model: ModelConfig,
+        settings: TrainingSettings,
+        seed: int,
+        corpus: Corpus,
+    ) -> None:
         self.preset, self.folder, self.arm, self.model = preset, folder, arm, model
         self.settings, self.seed, self.corpus = settings, seed, corpus
 
-    def config(self):
+    def config(self) -> dict[str, Any]:
         """The content of config.json."""
         return {
             "kind": checkpoint.CONFIG_KIND,
@@ -94,7 +106,17 @@ class Training:
         }
 
 
-def prepare(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib", **changes):
+def prepare(
+    preset: str | Preset,
+    widths: Iterable[int] | None,
+    seed: int,
+    out: PathLike | None,
+    *,
+    steps: int | None = None,
+    arm: str | None = None,
+    corpus: Corpus | PathLike = "stdlib",
+    **changes: Any,
+) -> Training:
     """The checked Training of `train`'s arguments; raises UserError before any work is done."""
     preset = preset_named(preset)
     if out is None:
@@ -118,7 +140,7 @@ def prepare(preset, widths, seed, out, *, steps=None, arm=None, corpus="stdlib",
 class Trainer:
     """A model under training, resumed from its folder if a state is there."""
 
-    def __init__(self, run, save_seconds):
+    def __init__(self, run: Training, save_seconds: float) -> None:
         self.run, self.settings, self.save_seconds = run, run.settings, save_seconds
         self.model = TaperedTransformer(run.model, run.seed)
         self.optimizer = adamw(self.model, self.settings)
@@ -134,7 +156,7 @@ class Trainer:
             )
         self.final = None
 
-    def finish(self, watch, interrupted):
+    def finish(self, watch: Callable[[int, float, float], object], interrupted: Callable[[], bool]) -> dict[str, Any]:
         """Train to the last step and write model and result; returns the result."""
         metrics = checkpoint.Metrics(self.run.folder, self.step)
         try:
@@ -147,7 +169,9 @@ class Trainer:
         (self.run.folder / checkpoint.STATE_FILE).unlink(missing_ok=True)
         return result
 
-    def train_steps(self, metrics, watch, interrupted):
+    def train_steps(
+        self, metrics: checkpoint.Metrics, watch: Callable[[int, float, float], object], interrupted: Callable[[], bool]
+    ) -> None:
         due = evaluation_steps(self.settings)
         saved = start = time.monotonic()
         before, tokens_before = self.seconds, self.tokens
@@ -171,7 +195,7 @@ class Trainer:
             if stopping and self.step < self.settings.steps:
                 raise KeyboardInterrupt
 
-    def one_step(self):
+    def one_step(self) -> tuple[float, float]:
         """One optimiser step; returns (mean loss of the batch in nats per byte, learning rate)."""
         rate = learning_rate(self.settings, self.step)
         for group in self.optimizer.param_groups:
@@ -186,12 +210,12 @@ class Trainer:
         self.tokens += batch.shape[0] * (batch.shape[1] - 1)
         return loss, rate
 
-    def save(self, metrics):
+    def save(self, metrics: checkpoint.Metrics) -> None:
         metrics.sync()
         progress = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": self.best}
         checkpoint.save_state(self.run.folder, self.model, self.optimizer, progress)
 
-    def result(self):
+    def result(self) -> dict[str, Any]:
         """The content of result.json."""
         return {
             "kind": checkpoint.RESULT_KIND,
@@ -216,14 +240,14 @@ class Trainer:
         }
 
 
-def check_finite(what, loss, step, rate):
+def check_finite(what: str, loss: float, step: int, rate: float) -> None:
     """Refuse a loss that is no finite number: a diverged model is never taken for a trained one."""
     if not math.isfinite(loss):
         raise UserError(f"{what} became {loss} at step {step}; lower the learning rate ({rate:.2g})")
 
 
 @contextlib.contextmanager
-def interrupts(stop):
+def interrupts(stop: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
     """A function that says whether to stop: after Ctrl-C or once `stop()` is true.
 
     Ctrl-C is held back until the step is whole, so that the saved state is; a second one stops at once.

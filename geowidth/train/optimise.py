@@ -5,10 +5,12 @@ import math
 import torch
 from torch.nn import functional
 
+from geowidth.models.presets import TrainingSettings
+
 IGNORED = -100  # target of a position that is no token
 
 
-def adamw(model, settings):
+def adamw(model: torch.nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW with decoupled decay on matrices only: norm gains are not decayed."""
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
@@ -17,7 +19,7 @@ def adamw(model, settings):
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
 
 
-def learning_rate(settings, step):
+def learning_rate(settings: TrainingSettings, step: int) -> float:
     """Rate of step `step` (from 0): a linear rise, then half a cosine down to final_rate of the peak at the end."""
     rise = max(1, round(settings.warmup * settings.steps))
     if step < rise:
@@ -28,12 +30,12 @@ def learning_rate(settings, step):
     )
 
 
-def evaluation_steps(settings):
+def evaluation_steps(settings: TrainingSettings) -> set[int]:
     """The steps (counted from 1) after which the validation loss is taken."""
     return {math.ceil(settings.steps * k / settings.evaluations) for k in range(1, settings.evaluations + 1)}
 
 
-def accumulate_gradients(model, tokens, targets, microbatch):
+def accumulate_gradients(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor, microbatch: int) -> float:
     """Add the gradient of the mean loss per token to `.grad`, a few sequences at a time; returns that mean in nats.
 
     tokens, targets: (batch, length) int64; positions whose target is IGNORED count as no token. Every microbatch is
@@ -52,7 +54,7 @@ def accumulate_gradients(model, tokens, targets, microbatch):
 
 
 @torch.no_grad()
-def mean_loss(model, batch, microbatch):
+def mean_loss(model: torch.nn.Module, batch: torch.Tensor, microbatch: int) -> float:
     """Mean loss in nats per token of `model` on windows (n, length + 1) int64."""
     total = 0.0
     for some in batch.split(microbatch):

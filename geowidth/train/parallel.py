@@ -14,17 +14,19 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import geowidth
 from geowidth import records
 from geowidth.errors import UserError, whole
 from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import Progress, duration
-from geowidth.text.corpus import load_corpus
+from geowidth.text.corpus import Corpus, load_corpus
 from geowidth.train import checkpoint
-from geowidth.train.loop import SAVE_SECONDS, describe, prepare
+from geowidth.train.loop import SAVE_SECONDS, Training, describe, prepare
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
 STALL_SECONDS, STALL_TICKS = 1800.0, 30  # a worker that has not said a word for so long hangs: a step takes seconds
@@ -41,14 +43,14 @@ class TrainJob:
     preset: str | Preset = "nano"
     steps: int | None = None
     corpus: str | Path = "stdlib"
-    changes: dict = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
 
-    def prepare(self, corpus=None):
+    def prepare(self, corpus: Corpus | None = None) -> Training:
         """The checked Training; raises UserError. corpus: the Corpus, if it is loaded already."""
         arguments = {"steps": self.steps, "arm": self.arm, "corpus": corpus or self.corpus}
         return prepare(self.preset, self.widths, self.seed, self.out, **arguments, **self.changes)
 
-    def to_line(self, save_seconds):
+    def to_line(self, save_seconds: float) -> str:
         """The job as the worker reads it."""
         value = asdict(self) | {"preset": preset_named(self.preset).to_json(), "save_seconds": save_seconds}
         value |= value.pop("changes")
@@ -56,23 +58,25 @@ class TrainJob:
         return records.dumps(value) + "\n"
 
 
-def default_processes():
+def default_processes() -> int:
     """Number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def process_count(processes=None):
+def process_count(processes: int | None = None) -> int:
     """`processes` if it is a whole number from 1 up; None stands for the cores this process may use."""
     return whole("processes", default_processes() if processes is None else processes, 1)
 
 
-def python_environment():
+def python_environment() -> dict[str, str]:
     """Environment of a child Python process: this very geowidth, one thread."""
     paths = [str(Path(geowidth.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def train_many(jobs, processes=None, *, label="train", save_seconds=SAVE_SECONDS):
+def train_many(
+    jobs: Iterable[TrainJob], processes: int | None = None, *, label: str = "train", save_seconds: float = SAVE_SECONDS
+) -> list[dict[str, Any]]:
     """Train all `jobs` (TrainJob), `processes` at a time, and return their results in the order of the jobs.
 
     processes: worker processes (default: the cores this process may use). Finished jobs are skipped, begun ones go on

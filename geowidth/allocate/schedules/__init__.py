@@ -10,10 +10,11 @@ docstring then describes it:
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Shape:
 
     widths: np.ndarray
     tied: np.ndarray | None = None
-    details: dict = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Optimum:
     """The widths that minimise a loss `Surrogate` under the budget; details go into the schedule."""
 
     surrogate: Surrogate
-    details: dict = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ class Rule:
     needs_work: bool = False
 
     @property
-    def options(self):
+    def options(self) -> dict[str, Any]:
         """Option names and defaults: the function's keyword-only arguments."""
         parameters = inspect.signature(self.function).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
-    def check_options(self, options):
+    def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse options this schedule does not have, and missing ones without a default."""
         allowed = self.options
         for name in options:
@@ -103,12 +104,12 @@ def _plug_ins():
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def schedule_names():
+def schedule_names() -> list[str]:
     """Names of all schedules: the built-in ones, then installed plug-ins."""
     return [*BUILT_IN, *(name for name in _plug_ins() if name not in BUILT_IN)]
 
 
-def find_rule(name):
+def find_rule(name: str | Rule) -> Rule:
     """The Rule called `name`, or `name` itself if it is one; an unknown name is refused with the list of known ones."""
     if isinstance(name, Rule):
         return name

@@ -30,8 +30,8 @@ class ActivationFunction:
 
     name: str
     code: int  # as `Activation` in csrc/cpu/ffn_activation.h and kernels/triton/pointwise.py
-    apply: Callable
-    slope: Callable
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    slope: Callable[[torch.Tensor], torch.Tensor]
 
 
 def _silu_slope(x):
@@ -79,12 +79,12 @@ GATED_ALIASES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "
 NAMES = GATED_ALIASES | ALIASES
 
 
-def is_gated_name(name):
+def is_gated_name(name: object) -> bool:
     """Whether the name alone says that a gate is there ("swiglu", "geglu", "geglu_tanh", "reglu")."""
     return isinstance(name, str) and name in GATED_ALIASES
 
 
-def activation_function(name, gated):
+def activation_function(name: str, gated: bool) -> ActivationFunction:
     """The ActivationFunction that `name` means.
 
     name: any of the names above. gated: whether there is a gate; a GLU name without one raises UserError, as does an

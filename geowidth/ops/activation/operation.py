@@ -84,7 +84,9 @@ def _gradients(ctx, grad_hidden):
 _forward.register_autograd(_gradients, setup_context=_setup_context)
 
 
-def activate(gate, up, activation, *, backend=None):
+def activate(
+    gate: torch.Tensor | None, up: torch.Tensor, activation: str, *, backend: str | None = None
+) -> torch.Tensor:
     """act(gate) * up elementwise, or act(up) when gate is None.
 
     gate, up: (..., width), same shape, dtype (float32, float64, bfloat16 or float16) and device, any strides: the

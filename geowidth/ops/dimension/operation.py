@@ -1,13 +1,16 @@
 """Intrinsic dimension of a cloud from its distance matrix: TwoNN and Levina and Bickel's MLE, two forms of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from geowidth import inputs
 from geowidth.errors import UserError, choose_several, flag, shown, whole
+from geowidth.inputs import ArrayLike
 from geowidth.ops.persistence.operation import check_distances, square_matrix
-from geowidth.precision import epsilon
+from geowidth.precision import Precision, epsilon
 
 ESTIMATORS = ("twonn_mle", "twonn_fit", "mle", "mle_mean")
 DISCARDED = 0.1  # the share of largest ratios that the TwoNN fit leaves out
@@ -22,17 +25,24 @@ class DimensionResult:
     merged: how many points were left out as repetitions of another.
     """
 
-    values: dict
+    values: dict[str, float]
     k: int
     points: int
     merged: int
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """A plain dict for a result file."""
         return {"values": dict(self.values), "k": self.k, "points": self.points, "merged": self.merged}
 
 
-def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True, rounding=None):
+def intrinsic_dimension(
+    distances: ArrayLike,
+    *,
+    k: int = 20,
+    estimators: str | Sequence[str] = ESTIMATORS,
+    validate: bool = True,
+    rounding: ArrayLike | None = None,
+) -> DimensionResult:
     """Intrinsic dimension of the points behind a distance matrix, each repeated point counted once.
 
     With r1 <= r2 a point's two nearest distances, mu = r2 / r1, T_j its j-th nearest distance and
@@ -77,7 +87,9 @@ def intrinsic_dimension(distances, *, k=20, estimators=ESTIMATORS, validate=True
     return DimensionResult(values, k, len(matrix), merged)
 
 
-def merge_duplicates(distances, precision=None, rounding=None):
+def merge_duplicates(
+    distances: ArrayLike, precision: Precision | None = None, rounding: ArrayLike | None = None
+) -> tuple[np.ndarray, int]:
     """Which points to keep so that no two of them coincide.
 
     Two points coincide if rounding alone may have put them apart. Where the states behind the matrix are known, that is

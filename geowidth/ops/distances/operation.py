@@ -6,6 +6,9 @@ compared with their norms are computed again from the raw rows. See geowidth/geo
 sources, geowidth/ops/distances/cuda.py for where a GPU does otherwise.
 """
 
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
 import numpy as np
 import torch
 
@@ -19,6 +22,7 @@ from geowidth.geometry import (
     check_radius,
     unit_scale,
 )
+from geowidth.inputs import ArrayLike
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.distances import cuda as _distances_cuda
@@ -27,10 +31,54 @@ from geowidth.ops.distances import torch as _distances_torch
 from geowidth.ops.distances import triton as _distances_triton
 from geowidth.ops.threads import thread_count
 
+Matrix = torch.Tensor | np.ndarray
+
 BLOCK = 2048  # rows and columns computed at a time when the result goes to `out`
 
 
-def pairwise_distances(x, y=None, *, geometry="raw", radius=HYPERBOLIC_RADIUS, backend=None, threads=None, out=None):
+@overload
+def pairwise_distances(
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    geometry: Literal["raw", "spherical", "hyperbolic"] = "raw",
+    radius: float = HYPERBOLIC_RADIUS,
+    backend: str | None = None,
+    threads: int | None = None,
+    out: None = None,
+) -> torch.Tensor: ...
+@overload
+def pairwise_distances(
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    geometry: Literal["all"] | list[str] | tuple[str, ...],
+    radius: float = HYPERBOLIC_RADIUS,
+    backend: str | None = None,
+    threads: int | None = None,
+    out: None = None,
+) -> dict[str, torch.Tensor]: ...
+@overload
+def pairwise_distances(
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    geometry: str | Sequence[str] = "raw",
+    radius: float = HYPERBOLIC_RADIUS,
+    backend: str | None = None,
+    threads: int | None = None,
+    out: Matrix | dict[str, Matrix] | None = None,
+) -> Any: ...
+def pairwise_distances(
+    x: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    geometry: str | Sequence[str] = "raw",
+    radius: float = HYPERBOLIC_RADIUS,
+    backend: str | None = None,
+    threads: int | None = None,
+    out: Matrix | dict[str, Matrix] | None = None,
+) -> torch.Tensor | Matrix | dict[str, torch.Tensor] | dict[str, Matrix]:
     """Distances of every row of `x` to every row of `y` (to every row of `x` itself if None).
 
     x, y       (n, d) and (m, d) tensors on one device; any strides; float16, bfloat16 and float32 give a float32

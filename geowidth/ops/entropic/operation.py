@@ -7,12 +7,15 @@ g') with D = HCH, m the centred row means (weighted: H = I - 1 a'). entropic_des
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from geowidth.errors import MOST, UserError, positive, whole
+from geowidth.inputs import ArrayLike
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.costs import cost_pair, weights
@@ -61,19 +64,30 @@ class EntropicResult:
     start: str
 
     @property
-    def gw(self):
+    def gw(self) -> float:
         return math.sqrt(self.value)
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """All numbers but the plan."""
         names = "value gw kl objective eps eps_rel marginal_error change iterations exact_products inner_iterations"
         return {name: getattr(self, name) for name in [*names.split(), "converged", "start"]}
 
 
 def entropic_gromov_wasserstein(
-    c1, c2, *, eps=None, eps_rel=0.1, p=None, q=None, start="auto", tolerance=1e-4, max_iterations=300, rank=None,
-    threads=None, backend=None,
-):  # fmt: skip
+    c1: ArrayLike,
+    c2: ArrayLike,
+    *,
+    eps: float | None = None,
+    eps_rel: float = 0.1,
+    p: ArrayLike | None = None,
+    q: ArrayLike | None = None,
+    start: str | ArrayLike | Sequence[str | ArrayLike] = "auto",
+    tolerance: float = 1e-4,
+    max_iterations: int = 300,
+    rank: int | None = None,
+    threads: int | None = None,
+    backend: str | None = None,
+) -> EntropicResult:
     """Entropic Gromov-Wasserstein of cost matrices (n, n) and (m, m): an EntropicResult.
 
     c1, c2: torch or numpy, symmetric, finite, of one dtype, on one device: float32 is computed in float32 (costs

@@ -263,19 +263,19 @@ def _autocast(tensors):
 
 
 def ffn(
-    x,
-    gate,
-    up,
-    down,
-    activation,
+    x: torch.Tensor,
+    gate: torch.Tensor | None,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    activation: str,
     *,
-    gate_bias=None,
-    up_bias=None,
-    down_bias=None,
-    recompute=None,
-    backend=None,
-    input_precision="ieee",
-):
+    gate_bias: torch.Tensor | None = None,
+    up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    recompute: str | None = None,
+    backend: str | None = None,
+    input_precision: str = "ieee",
+) -> torch.Tensor:
     """One feed-forward layer: (act(x gate^T + gate_bias) * (x up^T + up_bias)) down + down_bias.
 
     x: (..., d). gate, up, down: (width, d) each, any width from 0 up; gate=None for an ungated layer, act(x up^T) down.
@@ -309,7 +309,15 @@ def ffn(
     return torch.ops.aten._unsafe_view(y, shape)
 
 
-def explain(tokens, dimension, width, *, dtype=torch.bfloat16, device="cuda", chip="sm_90"):
+def explain(
+    tokens: int,
+    dimension: int,
+    width: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cuda",
+    chip: str = "sm_90",
+) -> str:
     """What `ffn` does for one size, as text of a few lines.
 
     tokens, dimension, width: the size. dtype: of all tensors. device: "cpu" or "cuda". chip: for "cuda" the table's

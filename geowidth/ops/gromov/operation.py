@@ -11,12 +11,15 @@ scale, eccentricity and shape. Both brackets are sums of squares and are compute
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from geowidth.errors import MOST, choose, choose_several, flag, positive, whole
+from geowidth.inputs import ArrayLike
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.costs import cost_pair
@@ -60,18 +63,18 @@ class GromovResult:
     converged: bool
 
     @property
-    def gw(self):
+    def gw(self) -> float:
         return math.sqrt(self.value)
 
     @property
-    def moved(self):
+    def moved(self) -> int:
         """How many points have another partner than their own (in the heaviest permutation)."""
         if len(self.weights) == 0:
             return self.permutations.shape[1]
         heaviest = self.permutations[int(self.weights.argmax())]
         return int((heaviest != torch.arange(len(heaviest), device=heaviest.device)).sum())
 
-    def coupling(self):
+    def coupling(self) -> torch.Tensor:
         """The coupling as a dense (n, n) float64 tensor; rows and columns sum to 1/n."""
         n, device = self.permutations.shape[1], self.permutations.device
         dense = torch.full((n, n), self.product_weight / n**2, dtype=torch.float64, device=device)
@@ -80,15 +83,23 @@ class GromovResult:
             dense[rows, column] += weight / n
         return dense
 
-    def to_json(self):
+    def to_json(self) -> dict[str, Any]:
         """All numbers but the coupling."""
         names = "value gw identity gap identity_gap lower scale eccentricity shape moved start iterations swaps"
         return {name: getattr(self, name) for name in [*names.split(), "converged"]}
 
 
 def gromov_wasserstein(
-    c1, c2, *, tolerance=1e-6, starts="auto", max_iterations=500, swaps=True, threads=None, backend=None
-):
+    c1: ArrayLike,
+    c2: ArrayLike,
+    *,
+    tolerance: float = 1e-6,
+    starts: str | Sequence[str] = "auto",
+    max_iterations: int = 500,
+    swaps: bool = True,
+    threads: int | None = None,
+    backend: str | None = None,
+) -> GromovResult:
     """The Gromov-Wasserstein statistic of two (n, n) cost matrices with uniform weights: a GromovResult.
 
     c1, c2: torch or numpy, on the CPU or on one GPU, symmetric, finite, of one dtype (float32 or float64; narrower

@@ -11,15 +11,18 @@ import torch
 
 from geowidth import inputs
 from geowidth.errors import UserError
-from geowidth.inputs import numbers_on, refuse_entry
+from geowidth.inputs import ArrayLike, numbers_on, refuse_entry
 from geowidth.ops import cuda_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.linear_assignment.cuda import assignment_cuda
 from geowidth.ops.linear_assignment.native import assignment_native
 from geowidth.ops.linear_assignment.reference import assignment_reference
+from geowidth.ops.linear_assignment.result import AssignmentResult
 
 
-def assignment(cost, *, start=None, column_dual=None, backend=None):
+def assignment(
+    cost: ArrayLike, *, start: ArrayLike | None = None, column_dual: ArrayLike | None = None, backend: str | None = None
+) -> AssignmentResult:
     """Minimise sum_i cost[i, column[i]] over permutations `column`.
 
     cost: (n, n) torch or numpy, on the CPU or a GPU, computed in float64. start: (n,) permutation to start from

@@ -11,6 +11,7 @@ import numpy as np
 
 from geowidth import inputs
 from geowidth.errors import UserError, choose, flag, number
+from geowidth.inputs import ArrayLike
 from geowidth.ops.backend import native
 
 GROUND_NORMS = ("sup", "euclidean")
@@ -31,7 +32,7 @@ class DiagramMatching:
     lengths: np.ndarray
 
 
-def persistence_diagram(distances, threshold=None, *, validate=True):
+def persistence_diagram(distances: ArrayLike, threshold: float | None = None, *, validate: bool = True) -> np.ndarray:
     """Degree-one Vietoris-Rips persistence diagram, with Z/2 coefficients, of a distance matrix.
 
     A simplex enters at its longest edge (its diameter). No triangle inequality is needed.
@@ -60,7 +61,7 @@ def persistence_diagram(distances, threshold=None, *, validate=True):
     return _native().degree_one_persistence(matrix.ctypes.data, n, n, limit)
 
 
-def diagram_distance(a, b, *, order=2, ground="sup"):
+def diagram_distance(a: ArrayLike, b: ArrayLike, *, order: int = 2, ground: str = "sup") -> float:
     """The 2-Wasserstein distance between two persistence diagrams, exact.
 
     Bars are matched to bars or to the diagonal; bars that never die only to such bars, by their births.
@@ -86,7 +87,7 @@ def diagram_distance(a, b, *, order=2, ground="sup"):
     return diagram_matching(a, b, ground=ground).distance
 
 
-def diagram_matching(a, b, *, ground="sup"):
+def diagram_matching(a: ArrayLike, b: ArrayLike, *, ground: str = "sup") -> DiagramMatching:
     """The matching of two persistence diagrams behind their 2-Wasserstein distance: a DiagramMatching.
 
     Arguments, errors and source as of `diagram_distance`. Where the numbers of bars that never die differ, all of those
@@ -141,7 +142,7 @@ def _pair_lengths(a, b, pairs, ground):
     return lengths
 
 
-def square_matrix(distances, name):
+def square_matrix(distances: ArrayLike, name: str) -> np.ndarray:
     """`distances` (whatever geowidth.inputs takes) as a contiguous (n, n) float64 array; UserError if it is none."""
     array = _double_array(distances, name)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
@@ -149,7 +150,7 @@ def square_matrix(distances, name):
     return array
 
 
-def check_distances(matrix, name):
+def check_distances(matrix: np.ndarray, name: str) -> None:
     """Raise a UserError that names the first cell of a contiguous (n, n) float64 array that no distance matrix has."""
     n = matrix.shape[0]
     if _native().is_distance_matrix(matrix.ctypes.data, n, n):

@@ -12,7 +12,7 @@ import torch
 
 from geowidth import inputs
 from geowidth.errors import MOST, UserError, positive, whole
-from geowidth.inputs import refuse_entry
+from geowidth.inputs import ArrayLike, refuse_entry
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.costs import weights
@@ -40,7 +40,17 @@ class SinkhornResult:
     converged: bool
 
 
-def sinkhorn(cost, eps, a=None, b=None, *, tolerance=1e-9, max_iterations=10000, threads=None, backend=None):
+def sinkhorn(
+    cost: ArrayLike,
+    eps: float,
+    a: ArrayLike | None = None,
+    b: ArrayLike | None = None,
+    *,
+    tolerance: float = 1e-9,
+    max_iterations: int = 10000,
+    threads: int | None = None,
+    backend: str | None = None,
+) -> SinkhornResult:
     """Entropic optimal transport for cost (n, m), torch or numpy: a SinkhornResult, its tensors on the cost's device.
 
     Computed in float64; the plan comes back in the cost's dtype (float32 or float64). a (n,), b (m,): positive weights,
