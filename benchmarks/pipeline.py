@@ -39,8 +39,7 @@ def run(arguments):
 
 def _clouds(arguments):
     """(name, Clouds) of everything to be measured."""
-    from geowidth.measure import Clouds
-    from geowidth.measure.capture import capture
+    from geowidth.measure import Clouds, capture
     from geowidth.models import TaperedTransformer
     from geowidth.models.presets import PRESETS
     from geowidth.text.corpus import load_corpus

@@ -40,7 +40,7 @@ def library_model(folder: PathLike, config: dict[str, Any]) -> torch.nn.Module:
     if config.get("quantization_config") is not None:
         raise UserError(
             f"{folder}: config.json states a quantization_config, but weights of a folder are read unquantised; load "
-            "it with transformers and give the model to geowidth.measure.capture.capture"
+            "it with transformers and give the model to geowidth.measure.capture"
         )
     try:
         shapes = folder_shapes(folder)

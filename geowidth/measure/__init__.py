@@ -4,7 +4,7 @@ families       where each kind of model keeps its FFNs, as data
 widths         FFN widths by what a layer computes, however its weights are stored
 models         what is asked of a model before it runs: wrappers, limits, where its input goes
 sequences      text as windows of tokens: padding, and which tokens are drawn
-capture        capture.capture: a model's `before` and `after` states at every FFN, the same tokens in every layer
+states         capture: a model's `before` and `after` states at every FFN, the same tokens in every layer
 pipeline       clouds to a profile: layers side by side, or a GPU and the CPU's threads overlapping; resumable
 layers         one layer's measurement, in parts and steps
 statistics     shift, Gromov-Wasserstein distortion, change of degree-one persistent homology
@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
 _HOMES = {
     "Clouds": "geowidth.artifacts.clouds",
     "MeasureSettings": "geowidth.measure.pipeline",
+    "capture": "geowidth.measure.states",
     "check_enough_text": "geowidth.measure.pipeline",
     "measure": "geowidth.measure.pipeline",
     "measure_clouds": "geowidth.measure.pipeline",

@@ -14,10 +14,10 @@ from geowidth.devices import device_named
 from geowidth.errors import UserError, choose_several, number, shown, whole
 from geowidth.files import PathLike
 from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
-from geowidth.measure.capture import capture
 from geowidth.measure.kept import KeptLayers, fingerprint
 from geowidth.measure.layers import LayerWork, measure_layer, part_bytes
 from geowidth.measure.overlap import jobs_ahead, staged
+from geowidth.measure.states import capture
 from geowidth.measure.statistics import DEFAULT_STATISTICS, REVISIONS, STATISTICS
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transfers import Transfer

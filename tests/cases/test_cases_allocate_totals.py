@@ -142,7 +142,7 @@ def test_capture_says_how_many_experts_a_layer_has(tmp_path):
     import torch
 
     from geowidth.artifacts.work_profile import WorkProfile
-    from geowidth.measure.capture import capture
+    from geowidth.measure import capture
     from geowidth.measure.pipeline import MeasureSettings, measure_clouds
 
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}

@@ -13,11 +13,11 @@ from geowidth.cli import main
 from geowidth.errors import UserError
 from geowidth.exchange.convert import checkpoint_from
 from geowidth.exchange.formats import export
-from geowidth.measure.capture import capture, states_in
 from geowidth.measure.families import Family
 from geowidth.measure.kept import KeptLayers
 from geowidth.measure.opening import OpenedModel, open_model
 from geowidth.measure.pipeline import MeasureSettings, measure
+from geowidth.measure.states import capture, states_in
 from geowidth.models import ModelConfig, TaperedTransformer, save_model
 from geowidth.text.tokenizer import special_ids_around
 

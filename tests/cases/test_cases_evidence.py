@@ -95,7 +95,7 @@ def test_N29_repeats_add_no_bars(geometry):
 
 
 def test_N29_capture_notes_the_coarsest_state():
-    from geowidth.measure.capture import capture
+    from geowidth.measure import capture
     from geowidth.models.transformer import ModelConfig, TaperedTransformer
 
     config = ModelConfig(vocabulary=256, layers=2, dimension=16, heads=2, widths=(16,) * 2, context=16)

@@ -503,7 +503,7 @@ def test_absent_fields_keep_their_familys_defaults_in_another_familys_format(tmp
 
 
 def test_N16_our_own_export_of_qwen_is_measured_again(tmp_path):
-    from geowidth.measure.capture import capture
+    from geowidth.measure import capture
     from geowidth.measure.opening import open_model
     from geowidth.text.tokenizer import byte_vocabulary
 

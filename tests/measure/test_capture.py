@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from geowidth.errors import UserError
-from geowidth.measure.capture import capture, states_in
 from geowidth.measure.families import PARALLEL, POST_NORM, SEQUENTIAL, Family
 from geowidth.measure.opening import open_model
+from geowidth.measure.states import capture, states_in
 from geowidth.text.sequences import draw_tokens, sequences_of, windows_of
 
 TEXT = torch.randint(3, 97, (600,), generator=torch.Generator().manual_seed(5))

@@ -13,8 +13,8 @@ from geowidth.errors import UserError
 from geowidth.exchange.convert import checkpoint_from
 from geowidth.exchange.formats import export
 from geowidth.measure import opening
-from geowidth.measure.capture import capture
 from geowidth.measure.opening import PACKAGED, cache_folder, converted, open_model, packaged_path
+from geowidth.measure.states import capture
 from geowidth.models import ModelConfig, TaperedTransformer, save_model
 
 PARIS = [504, 3575, 282, 4649, 314]  # "The capital of France is", by the model's own tokenizer
