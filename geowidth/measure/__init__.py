@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.measure.pipeline import check_enough_text as check_enough_text
     from geowidth.measure.pipeline import measure as measure
     from geowidth.measure.pipeline import measure_clouds as measure_clouds
+    from geowidth.measure.states import capture as capture
     from geowidth.measure.statistics import DEFAULT_STATISTICS as DEFAULT_STATISTICS
     from geowidth.measure.statistics import STATISTICS as STATISTICS
     from geowidth.ops.dimension import DimensionResult as DimensionResult

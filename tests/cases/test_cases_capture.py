@@ -538,7 +538,8 @@ def test_N24_from_python(kind):
 
 
 def test_a_family_that_needs_transformers_says_so(tmp_path, monkeypatch):
-    from geowidth.exchange import library, opening
+    from geowidth.exchange import library
+    from geowidth.measure import opening
 
     pytest.importorskip("tokenizers", reason="the extra hf is not installed")
     gpt2 = folder_of(made("GPT2Model", vocab_size=256, n_embd=32, n_layer=2, n_head=4), tmp_path / "gpt2")
