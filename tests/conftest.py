@@ -35,7 +35,7 @@ def generator():
 @pytest.fixture
 def tiny(monkeypatch):
     """The preset, also known to this process by its name."""
-    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setitem(PRESETS._items, "tiny", TINY)
     return TINY
 
 

@@ -24,7 +24,6 @@ import torch
 
 from geowidth.errors import UserError, choose
 
-FORMAT_NAMES = ("hf", "hf-padded", "gguf", "nemotron-nas", "megatron", "geowidth")
 DTYPES = {"keep": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -33,22 +32,22 @@ def add_arguments(parser):
     parser.add_argument("--from-checkpoint", metavar="DIR", help="a folder whose tensors' shapes state the FFN widths")
     parser.add_argument("--schedule", metavar="FILE", help="schedule.json by geowidth allocate")
     parser.add_argument("--family", metavar="CONFIG", help="config.json that --schedule is applied to")
-    parser.add_argument("--format", default="hf", metavar="NAME", help=f"one of {', '.join(FORMAT_NAMES)}")
+    parser.add_argument("--format", default="hf", metavar="NAME", help="one of the formats above, or of an extension's")
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder to write")
     parser.add_argument("--dtype", default="keep", metavar="NAME", help=f"one of {', '.join(DTYPES)}")
     parser.add_argument("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
 
 
 def run(arguments):
-    choose("--format", arguments.format, FORMAT_NAMES)
+    from geowidth.exchange.formats import FORMATS, check_free, export
+
+    choose("--format", arguments.format, list(FORMATS))
     choose("--dtype", arguments.dtype, list(DTYPES))
     sources = [name for name in ("model", "from_checkpoint", "schedule") if getattr(arguments, name) is not None]
     if len(sources) != 1:
         raise UserError("give exactly one of MODEL, --from-checkpoint DIR and --schedule FILE")
     if (arguments.schedule is None) != (arguments.family is None):
         raise UserError("--schedule and --family go together: the widths, and the config.json they are applied to")
-
-    from geowidth.exchange.formats import check_free, export
 
     check_free(arguments.out)
     if arguments.schedule is not None:
@@ -94,8 +93,6 @@ def _export_schedule(arguments):
     from geowidth.exchange.checkpoint import read_config, tokenizer_files
     from geowidth.exchange.formats import export_untrained
 
-    if arguments.format not in ("hf", "megatron"):
-        raise UserError(f"--schedule writes hf or megatron, which need no weights; got {arguments.format}")
     path = Path(arguments.family)
     folder = path.parent if path.name == "config.json" else path
     schedule, where = Schedule.read(arguments.schedule), str(folder / "config.json")

@@ -1,15 +1,15 @@
-"""The formats of `geowidth export`. To add one, write a function and enter it in FORMATS.
+"""The formats of `geowidth export`. A module outside the package adds one with `FORMATS.register(Format(...))`.
 
-A format is a function (checkpoint, folder) -> list of sentences for the user. It writes into an empty folder that
-`export` moves into place when it is whole. FFN padding is with zero rows of gate and up and zero columns of down: they
-add exactly nothing to the logits.
+A format writes into an empty folder that `export` moves into place when it is whole. FFN padding is with zero rows of
+gate and up and zero columns of down: they add exactly nothing to the logits.
 """
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from geowidth.exchange.rope import with_older_rope
 from geowidth.exchange.shape import MODULE, TAPERED, LlamaShape, refuse_other_models
 from geowidth.files import PathLike
 from geowidth.models import save_model
+from geowidth.registry import Registry
 from geowidth.tensors import write_tensors
 
 KIND, SCHEMA = "geowidth.export", 1
@@ -119,20 +120,26 @@ def write_own(checkpoint: Checkpoint, folder: Path) -> list[str]:
     return [f"its context is {shape.reach}, the attention window, and not {shape.context}: this model has no windows"]
 
 
-FORMATS = {
-    "hf": write_hf,
-    "hf-padded": write_hf_padded,
-    "gguf": write_gguf_folder,
-    "nemotron-nas": write_nemotron,
-    "megatron": write_megatron,
-    "geowidth": write_own,
-}
+@dataclass(frozen=True)
+class Format:
+    """A format of `geowidth export`.
+
+    name, summary     what --format calls it, and what it is in one line
+    write             (checkpoint, folder) -> sentences for the user: writes the model into the folder
+    write_untrained   (config, widths, folder, where) -> sentences: writes a family's config.json, a dict read from
+                      `where`, with those FFN widths. None for a format that is nothing without weights
+    """
+
+    name: str
+    summary: str
+    write: Callable
+    write_untrained: Callable | None = None
 
 
 def export(checkpoint: Checkpoint, form: str, out: PathLike) -> list[str]:
     """Write a Checkpoint in a format into the folder `out`, whole or not at all; returns sentences for the user."""
-    choose("format", form, list(FORMATS))
-    return _into(out, lambda folder: FORMATS[form](checkpoint, folder), form, checkpoint.shape.widths)
+    chosen = FORMATS[form]
+    return _into(out, lambda folder: chosen.write(checkpoint, folder), form, checkpoint.shape.widths)
 
 
 def export_untrained(
@@ -145,35 +152,74 @@ def export_untrained(
 ) -> list[str]:
     """Write a family's config.json with a schedule's widths, to train from scratch.
 
-    form    megatron writes that format's JSON instead, for the Llama family
+    form    a format that needs no weights: hf, or megatron for the Llama family
     files   {name: text, or bytes} of the family's tokenizer and generation, written beside it
     """
+    chosen = FORMATS[form]
+    if chosen.write_untrained is None:
+        able = [name for name, one in FORMATS.items() if one.write_untrained is not None]
+        raise UserError(f"format {form} needs weights, and a schedule brings none; allowed: {', '.join(able)}")
     if config.get("num_hidden_layers") != len(widths):
         raise UserError(f"the schedule has {len(widths)} widths; {where} has {config.get('num_hidden_layers')} layers")
-    if form == "megatron":
-        shape = LlamaShape.from_config(config, where, widths)
 
-        def write(folder):
-            write_files(folder, files or {})
-            return write_megatron_shape(shape, config, folder, where)
+    def write(folder):
+        said = chosen.write_untrained(config, widths, folder, where)
+        write_files(folder, files or {})
+        return said
 
-        return _into(out, write, form, widths)
+    return _into(out, write, form, widths)
+
+
+def write_untrained_hf(config, widths, folder, where):
+    """A family's config with one FFN width per layer and a small modelling file; no weights."""
     family = str(config.get("model_type", "nothing")).removeprefix(TAPERED)
     choose(f"{where}: model_type", family, list(CLASSES))
     refuse_other_models(config, where)
     if family in DEFAULTS:
         LlamaShape.from_config({**config, "model_type": family}, where, widths)
         config = with_older_rope(config, where)
+    _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
+    return [
+        "no weights: start with AutoModelForCausalLM.from_config("
+        f"AutoConfig.from_pretrained({str(folder)!r}, trust_remote_code=True), trust_remote_code=True)"
+    ]
 
-    def write(folder):
-        _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
-        write_files(folder, files or {})
-        return [
-            "no weights: start with AutoModelForCausalLM.from_config("
-            f"AutoConfig.from_pretrained({str(out)!r}, trust_remote_code=True), trust_remote_code=True)"
-        ]
 
-    return _into(out, write, form, widths)
+def write_untrained_megatron(config, widths, folder, where):
+    """Megatron's JSON of a Llama-family config with those widths."""
+    return write_megatron_shape(LlamaShape.from_config(config, where, widths), config, folder, where)
+
+
+FORMATS = Registry(
+    "format",
+    Format,
+    (
+        Format(
+            "hf",
+            "config with one FFN width per layer, a small modelling file, safetensors (trust_remote_code)",
+            write_hf,
+            write_untrained_hf,
+        ),
+        Format(
+            "hf-padded",
+            "the stock family, FFNs padded with zeros to the widest: same logits, loads anywhere",
+            write_hf_padded,
+        ),
+        Format("gguf", "model.gguf of architecture deci, for llama.cpp", write_gguf_folder),
+        Format(
+            "nemotron-nas",
+            "Llama-Nemotron's block_configs, for vLLM and SGLang; widths padded to multiples of 256",
+            write_nemotron,
+        ),
+        Format(
+            "megatron",
+            "the JSON of Megatron-LM's --heterogeneous-layers-config-path (no weights)",
+            write_megatron,
+            write_untrained_megatron,
+        ),
+        Format("geowidth", "our own model, for geowidth measure and Python", write_own),
+    ),
+)
 
 
 def check_free(out: PathLike) -> None:
@@ -191,6 +237,7 @@ def _into(out, write, form, widths):
     check_free(out)
     out = Path(out)
     aside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    made = [folder for folder in out.parents if not folder.exists()]
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
@@ -205,6 +252,9 @@ def _into(out, write, form, widths):
         raise files.refusal(out, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        for folder in () if out.exists() else made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
     return words
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.ops.persistence import persistence_diagram as persistence_diagram
 
 _HOMES = {
+    "FAMILIES": "geowidth.measure.families",
+    "Family": "geowidth.measure.families",
     "Clouds": "geowidth.artifacts.clouds",
     "MeasureSettings": "geowidth.measure.pipeline",
     "capture": "geowidth.measure.states",

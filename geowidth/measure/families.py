@@ -2,8 +2,9 @@
 
 A site is a module's path inside a block plus the side to watch: "mlp:output" is what `block.mlp` returns,
 "ln_2:input" what `block.ln_2` is given, ":output" what the block itself returns. "mlp|block_sparse_moe:output" names
-the module of either of two library versions. To teach a new family, add one row to FAMILIES; capture then checks the
-residual identity of the row on the first batch, so a wrong row is refused instead of measured.
+the module of either of two library versions. A module outside the package adds a family with
+`FAMILIES.register(Family(...))`; capture checks the residual identity of the family on the first batch, so a wrong one
+is refused instead of measured.
 """
 
 import sys
@@ -11,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from geowidth.errors import UserError
+from geowidth.errors import UserError, choose, shown
 from geowidth.exchange.shape import TAPERED
 from geowidth.measure.widths import inner_width
+from geowidth.registry import Registry
 
 SEQUENTIAL = "sequential"  # stream + ffn(norm(stream)), after attention has been added
 PARALLEL = "parallel"  # stream + attention(norm(stream)) + ffn(norm(stream)), one sum for both
 POST_NORM = "post-norm"  # norm(stream + ffn(stream)): the sum before the norm is what the FFN did to the stream
+FORMS = (SEQUENTIAL, PARALLEL, POST_NORM)
 
 LLAMA_TYPES = "llama mistral ministral qwen2 qwen3 gemma smollm3 phi3 nemotron-nas"
 
@@ -54,6 +57,13 @@ class Family:
     types: str = ""
     when: Callable = lambda config: True
     multiplier: str | None = None
+
+    def __post_init__(self):
+        choose(f"form of family {self.name!r}", self.form, FORMS)
+        for text in (self.before, self.added, self.whole, *self.others):
+            side = str(text).partition(":")[2]
+            if side not in ("input", "output"):
+                raise UserError(f"family {self.name!r} watches {shown(text)}; allowed: PATH:input or PATH:output")
 
     def matches(self, model):
         """Whether `model` is of this family, by the model type its config states."""
@@ -105,7 +115,7 @@ GEMMA = {"before": "pre_feedforward_layernorm:input", "added": "post_feedforward
 OPT = {"layers": ("model.decoder.layers", "decoder.layers"), "added": "fc2:output", "down": "fc2", "projections": 2}
 NEOX = {"layers": ("gpt_neox.layers", "layers"), "down": "mlp.dense_4h_to_h", "projections": 2}
 
-FAMILIES = [
+_BUILT_IN = [
     _OwnFamily("geowidth", layers=("blocks",), before="ffn_norm:input", added="ffn:output"),
     Family("llama", types=LLAMA_TYPES),
     Family("granite", types="granite", multiplier="residual_multiplier"),
@@ -180,6 +190,11 @@ FAMILIES = [
     ),
 ]
 
+FAMILIES = Registry("model family", Family)
+for _family in _BUILT_IN:  # some have a second form under the same name
+    _second = any(one.name == _family.name for one in _BUILT_IN[: _BUILT_IN.index(_family)])
+    FAMILIES.register(_family, f"{_family.name}-{_family.form}" if _second else _family.name)
+
 
 def _experts(down):
     """How many experts there are: in one tensor (experts, d, width), or as modules in a list."""
@@ -189,9 +204,13 @@ def _experts(down):
 
 def family_of(model):
     """The Family of a model; an unknown model is refused with the types of those that are known."""
-    for family in FAMILIES:
-        if family.matches(model):
-            return family
+    found = {name: family for name, family in FAMILIES.items() if family.matches(model)}
+    if len(found) > 1:
+        raise UserError(
+            f"a {type(model).__name__} is of the families {', '.join(found)}; say which by capture(family=...)"
+        )
+    if found:
+        return next(iter(found.values()))
     kind = model_type(getattr(model, "config", None))
     raise _unknown(f"cannot capture from a {type(model).__name__}{f' (model_type {kind!r})' if kind else ''}")
 
@@ -207,12 +226,17 @@ def check_known(kind, where):
 
     kind    model_type of config.json. where: what is refused, for the message
     """
-    if kind not in {name for family in FAMILIES for name in family.types.split()}:
+    if kind not in known_types():
         raise _unknown(f"{where} cannot be loaded to capture from: its model_type is {kind!r}")
 
 
+def known_types():
+    """{model_type: Family}; where a type has two forms, one of them."""
+    return {name: family for family in FAMILIES.values() for name in family.types.split()}
+
+
 def _unknown(what):
-    known = ", ".join(sorted({name for family in FAMILIES for name in family.types.split()}))
+    known = ", ".join(sorted(known_types()))
     return UserError(
         f"{what}; known: {known}, and models by geowidth train; for another, give capture(family=Family(...))"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geowidth.errors import UserError, choose, shown, whole
 from geowidth.models.transformer import ModelConfig
+from geowidth.registry import Registry
 
 if TYPE_CHECKING:
     from geowidth.artifacts.schedule import Schedule
@@ -166,9 +167,10 @@ PICO = Preset(
     RunSettings(seeds=(0, 1, 2), arms=("uniform", "cosine", "geometry", "reversed"), measured_tokens=128, multiple=8),
 )
 
-PRESETS = {preset.name: preset for preset in (PICO, NANO)}
+PRESETS = Registry("preset", Preset, (PICO, NANO))
+"""All presets by name; a module outside the package adds its own with `PRESETS.register(Preset(...))`."""
 
 
 def preset_named(preset: str | Preset) -> Preset:
     """The Preset of that name; a Preset is returned as it is."""
-    return preset if isinstance(preset, Preset) else PRESETS[choose("preset", preset, PRESETS)]
+    return preset if isinstance(preset, Preset) else PRESETS[preset]

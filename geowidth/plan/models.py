@@ -9,7 +9,7 @@ from geowidth.exchange.checkpoint import read_config
 from geowidth.exchange.gguf_read import read_gguf_shape
 from geowidth.exchange.shape import TAPERED, stated_widths
 from geowidth.files import PathLike
-from geowidth.measure.families import FAMILIES
+from geowidth.measure.families import known_types
 from geowidth.measure.opening import TOKENISED_CONTEXT, located
 from geowidth.models.storage import CONFIG_FILE, KIND, SCHEMA
 from geowidth.models.transformer import ModelConfig
@@ -80,8 +80,8 @@ def _of_shape(name, shape):
 def _of_config(name, config, where):
     config = {**config, **(config.get("text_config") or {})}
     kind = str(config.get("model_type")).removeprefix(TAPERED)
-    known = {type_: family.projections for family in FAMILIES for type_ in family.types.split()}
-    projections = known[choose(f"{where}: model_type", kind, sorted(known))]
+    known = known_types()
+    projections = known[choose(f"{where}: model_type", kind, sorted(known))].projections
     sizes = {ours: _first(config, names, where) for ours, names in SIZES.items()}
     if "intermediate_sizes" in config or "block_configs" in config:
         widths = stated_widths(config, where)

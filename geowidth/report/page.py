@@ -1,5 +1,14 @@
-"""The page: seven sections of figures and tables, put together from the parts the other files draw."""
+"""The page: sections of figures and tables, put together from the parts the other files draw.
 
+SECTIONS is the table of them, in the order of the page. A module outside the package adds one with
+`SECTIONS.register(Section("mine", draw))`; it stands behind the others, before the settings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from geowidth.errors import UserError, shown
+from geowidth.registry import Registry
 from geowidth.report import charts, curves, profiles, style, tables, widths
 from geowidth.report.charts import element, escape, mark
 from geowidth.report.facts import key_facts, method_facts
@@ -72,6 +81,11 @@ def grid_table(head, rows, class_="", caption=""):
     return tag("div", inside, class_="scroll", tabindex="0", role="region", aria_label=caption or head[0])
 
 
+def looks_of(run):
+    """How each arm is drawn: {name: look}."""
+    return widths.arm_styles(run.arm_names, run.baseline)
+
+
 def headline(run, rows):
     """The sentence, the facts under it, and what is missing."""
     title, sentence = "This run is not finished: nothing may be concluded yet.", ""
@@ -136,8 +150,9 @@ def work_numbers(work):
     )
 
 
-def widths_section(run, looks):
+def widths_section(run):
     """A step chart per arm, and the table of budgets and widths."""
+    looks = looks_of(run)
     lead = (
         "FFN width of every layer under one parameter budget. The dashed line is the uniform width; dotted lines are "
         "floors and caps, and \u25b4 or \u25be marks a layer that stands at one."
@@ -184,8 +199,9 @@ def width_table(run, names):
     )
 
 
-def loss_section(run, looks):
+def loss_section(run):
     """Loss curves and the paired difference over training."""
+    looks = looks_of(run)
     lead = (
         "Held-out loss while training. Thin lines are single seeds, bold lines their mean. In the second chart the "
         "baseline\u2019s loss of the same seed is taken away: seeds differ more than arms do, and pairing removes that."
@@ -201,8 +217,9 @@ def loss_section(run, looks):
     return section("loss", "How training went", lead, legend(run, looks), tag("div", *pair, class_="two"))
 
 
-def evidence_section(run, rows, looks):
+def evidence_section(run):
     """The paired plot, one sentence per arm, and the tables."""
+    rows, looks = tables.rows_of(run), looks_of(run)
     lead = (
         "Small marks are single seeds, the diamond is their mean, the bar its t interval. A bar across zero means: no "
         "difference seen at this size. Intervals are not corrected for the number of arms compared."
@@ -272,13 +289,42 @@ def settings_section(run, rows):
                    tag("div", versions(run), files_list(run), class_="two"))  # fmt: skip
 
 
-def page(run, rows):
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    draw: function of the RunFolder (its path, settings, work, schedules, arms and comparison, None or empty where they
+    are not there yet; geowidth.report.tables.rows_of gives the paired differences) that returns HTML, "" for nothing.
+    """
+
+    name: str
+    draw: Callable
+
+    def html(self, run):
+        """What it draws, or a UserError that names it for anything but text."""
+        found = self.draw(run)
+        if not isinstance(found, str):
+            raise UserError(f"report section {self.name!r} gave {shown(found)}; needed: HTML as text")
+        return found
+
+
+SECTIONS = Registry(
+    "report section",
+    Section,
+    (
+        Section("work", work_section),
+        Section("widths", widths_section),
+        Section("loss", loss_section),
+        Section("evidence", evidence_section),
+    ),
+)
+
+
+def page(run):
     """The whole page as text."""
-    looks = widths.arm_styles(run.arm_names, run.baseline)
-    parts = [
-        headline(run, rows), work_section(run), widths_section(run, looks), loss_section(run, looks),
-        evidence_section(run, rows, looks), settings_section(run, rows),
-    ]  # fmt: skip
+    drawn = [one.html(run) for one in SECTIONS.values()]
+    rows = tables.rows_of(run)
+    parts = [headline(run, rows), *drawn, settings_section(run, rows)]
     head = [
         '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width,initial-scale=1">',
         words("title", f"GeoWidth report: {run.path.name or run.path}"), tag("style", style.page_css()),

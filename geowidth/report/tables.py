@@ -56,6 +56,11 @@ def _losses(arm, trainings):
     return dict(sorted(losses.items()))
 
 
+def rows_of(run):
+    """The ArmRows of a RunFolder: what is known of every arm and of its paired difference, the baseline first."""
+    return arm_rows({"baseline": run.baseline, **(run.comparison or {})}, run.arms, run.arm_names)
+
+
 def arm_rows(comparison, arms=None, names=None):
     """One ArmRow per arm, from a comparison record and the trainings {arm: {seed: TrainingRun}}, both optional."""
     comparison, arms = comparison or {}, arms or {}

@@ -60,8 +60,7 @@ def write_report(run_folder: PathLike) -> Path:
     run = read_run(folder)
     for name in OUTPUTS:
         records.check_writable(folder / name)
-    comparison = {"baseline": run.baseline, **(run.comparison or {})}
-    rows = tables.arm_rows(comparison, run.arms, run.arm_names)
+    rows = tables.rows_of(run)
     texts = {
         "work.csv": spreadsheets.work_csv(run),
         "widths.csv": spreadsheets.widths_csv(run),
@@ -71,5 +70,5 @@ def write_report(run_folder: PathLike) -> Path:
     for name, text in texts.items():
         records.write_text(folder / name, clean(text))
     records.write_json(folder / "report.json", _texts(_summary(run, rows)))
-    records.write_text(folder / "report.html", page(run, rows))
+    records.write_text(folder / "report.html", page(run))
     return folder / "report.html"

@@ -379,7 +379,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({free}, {free}))
 from geowidth import cli
 from geowidth.models.presets import PRESETS
 from test_cases_files_training import TINY
-PRESETS["tiny"] = TINY
+PRESETS.register(TINY)
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -1,9 +1,10 @@
-"""Schedules by name: one file each here, and users' own through the entry-point group ``geowidth.schedules``.
+"""Schedules by name: one file each here, and others' through SCHEDULES or the entry-point group ``geowidth.schedules``.
 
 A rule is a function `rule(problem, *, option=default, ...)` that returns a `Shape` (relative real widths over depth) or
 an `Optimum` (a surrogate whose best widths are taken); a control is a function `control(widths, problem, *, ...)` that
-rearranges the real widths of another schedule. An entry point may name such a `Rule`, or a plain function, whose
-docstring then describes it:
+rearranges the real widths of another schedule. An extension (geowidth.registry) calls `SCHEDULES.register(Rule(...))`.
+An entry point may name a `Rule`, or a plain function, whose docstring then describes it and whose attribute
+`needs_work` says whether it reads measured work:
 
     [project.entry-points."geowidth.schedules"]
     mine = "my_package:my_rule"
@@ -20,6 +21,7 @@ import numpy as np
 
 from geowidth.allocate.surrogate import Surrogate
 from geowidth.errors import UserError, shown
+from geowidth.registry import Registry
 
 GROUP = "geowidth.schedules"
 CONTROLS = ("reversed", "permuted", "sorted", "inverse")
@@ -105,8 +107,8 @@ def _plug_ins():
 
 
 def schedule_names() -> list[str]:
-    """Names of all schedules: the built-in ones, then installed plug-ins."""
-    return [*BUILT_IN, *(name for name in _plug_ins() if name not in BUILT_IN)]
+    """Names of all schedules: the built-in ones, those that extensions registered, then installed plug-ins."""
+    return list(dict.fromkeys([*SCHEDULES, *_plug_ins()]))
 
 
 def find_rule(name: str | Rule) -> Rule:
@@ -115,8 +117,8 @@ def find_rule(name: str | Rule) -> Rule:
         return name
     if not isinstance(name, str):
         raise UserError(f"schedule is {shown(name)}; allowed: {', '.join(schedule_names())}")
-    if name in BUILT_IN:
-        return import_module(f"{__name__}.{name}").RULE
+    if name in SCHEDULES:
+        return SCHEDULES[name]
     if name not in _plug_ins():
         raise UserError(f"schedule is {shown(name)}; allowed: {', '.join(schedule_names())}")
     try:
@@ -133,3 +135,6 @@ def find_rule(name: str | Rule) -> Rule:
 def _needs_work(function):
     """Whether a plain function says that it reads measured work: by an attribute `needs_work`."""
     return bool(getattr(function, "needs_work", False))
+
+
+SCHEDULES = Registry("schedule", Rule, (import_module(f"{__name__}.{name}").RULE for name in BUILT_IN))
