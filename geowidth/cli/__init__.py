@@ -9,6 +9,7 @@ anything else a fault of ours.
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -56,6 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args=None, namespace=None):
         found = super().parse_args(args, namespace)
+        vars(found).pop("_given", None)  # what words.Once keeps
         for action in self._actions:
             value = getattr(found, action.dest, None)
             words = [word for word in (value if isinstance(value, list) else [value]) if isinstance(word, str)]
@@ -68,16 +70,12 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), file=file, end="")  # argparse's own leaves out what a full disk does not take
 
     def error(self, message):
-        for theirs, ours in _WORDS.items():
-            message = message.replace(theirs, ours)
+        ours = re.fullmatch(r"argument (\S+): ((is|has|holds|gives|cannot) .*)", message, re.DOTALL)
+        if ours:  # of a type in geowidth.cli.words, which says what is allowed
+            flag, words, verb = ours.groups()
+            raise UserError(words if verb == "cannot" else f"{flag} {words}")
+        message = message.replace("unrecognized arguments", "unknown words")
         raise UserError(f"{message}; {self.prog} --help lists what is allowed")
-
-
-_WORDS = {
-    "unrecognized arguments": "unknown words",
-    "invalid int value": "not a whole number",
-    "invalid float value": "not a number",
-}
 
 
 def overview():
@@ -99,10 +97,13 @@ def overview():
 
 def parser_for(name):
     """The argument parser of one command."""
+    from geowidth.cli.words import Once
+
     module = import_module(COMMANDS[name][0])
     parser = Parser(
         prog=f"geowidth {name}", description=module.__doc__, formatter_class=HelpFormatter, allow_abbrev=False
     )
+    parser.register("action", None, Once)
     module.add_arguments(parser)
     return parser, module.run
 

@@ -9,12 +9,14 @@ Writes  --out: settings.json, runs/ (one training folder a model), work.json, ca
 Stop it at any time: finished trainings are kept and the same command goes on. The default is 100 trainings of the
 nano model; `geowidth plan calibrate` times a moment of it here and says about how long all of it takes.
 
-    geowidth calibrate --preset nano --out runs/calibration
-    geowidth allocate --schedule calibrated --calibration runs/calibration/calibration.json --layers 8 --base 256
+Examples
+  geowidth calibrate --preset nano --out runs/calibration
+  geowidth allocate --schedule calibrated --calibration runs/calibration/calibration.json --layers 8 --base 256
 """
 
 from pathlib import Path
 
+from geowidth.cli import words
 from geowidth.diagnose.association import FEWEST_LAYERS
 
 
@@ -25,15 +27,27 @@ def add_arguments(parser):
     add = parser.add_argument
     seeds = " ".join(map(str, DEFAULT_SEEDS))
     shown = " ".join(f"{factor:g}" for factor in DEFAULT_FACTORS)
-    add("--preset", default="nano", help="model size and training settings")
+    add(
+        "--preset",
+        metavar="NAME",
+        type=words.one_of(words.presets),
+        default="nano",
+        help="model size and training settings",
+    )
     add("--out", metavar="DIR", help="folder of the calibration (default: runs/calibration-PRESET)")
-    add("--factors", nargs="+", type=float, metavar="F", help=f"times the layer's width (default: {shown})")
-    add("--seeds", nargs="+", type=int, metavar="S", help=f"paired seeds (default: {seeds})")
-    add("--steps", type=int, help="steps of every training (default: the preset's)")
-    add("--corpus", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
+    add(
+        "--factors",
+        nargs="+",
+        type=words.positive(),
+        metavar="X",
+        help=f"times the layer's width (default: {shown})",
+    )
+    add("--seeds", nargs="+", type=words.whole(0), metavar="N", help=f"paired seeds (default: {seeds})")
+    add("--steps", metavar="N", type=words.whole(), help="steps of every training (default: the preset's)")
+    add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
     add("--work", metavar="FILE", help="work.json of the base model (default: measure it)")
-    add("--tokens", type=int, help="tokens in the measured cloud (default: the preset's)")
-    add("--processes", type=int, help="trainings side by side (default: one a core)")
+    add("--tokens", metavar="N", type=words.whole(4), help="tokens in the measured cloud (default: the preset's)")
+    add("--processes", metavar="N", type=words.whole(), help="trainings side by side (default: one a core)")
 
 
 def run(arguments):
@@ -62,8 +76,8 @@ def table(calibration):
     for geometry, statistics in calibration.signals.items():
         for statistic, row in statistics.items():
             rho, p = row["difficulty"]["rho"], row["difficulty"]["p"]
-            words = undefined if rho is None else f"{rho:+.2f} ({p:.2g})"
-            lines.append(f"{geometry + ' x ' + statistic:22} {words}")
+            text = undefined if rho is None else f"{rho:+.2f} ({p:.2g})"
+            lines.append(f"{geometry + ' x ' + statistic:22} {text}")
     return "\n".join(lines)
 
 

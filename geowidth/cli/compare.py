@@ -5,24 +5,35 @@ Writes  comparison.json (into the run folder, or to --out) and prints a table.
 
 Arms are compared only on equal terms: same seeds, tokens, corpus, training settings and model except for the widths,
 and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named.
+
+Examples
+  geowidth compare runs/nano
+  geowidth compare runs/uniform-* runs/tapered-* --effect 0.02 --out comparison.json
 """
 
 from pathlib import Path
 
 from geowidth import records
+from geowidth.cli import words
 from geowidth.train.compare import COMPARISON_FILE, compare_folders
 from geowidth.train.evidence import LOSS_UNIT
 
 
 def add_arguments(parser):
-    parser.add_argument("folders", metavar="DIR", nargs="+", help="one run folder, or several training folders")
-    parser.add_argument("--baseline", default="uniform", help="arm that the others are held against")
-    parser.add_argument(
-        "--effect", type=float, default=0.01, help=f"difference in {LOSS_UNIT} to count the needed seeds for"
+    """The options of `geowidth compare`."""
+    add = parser.add_argument
+    add("folders", metavar="DIR", nargs="+", help="one run folder, or several training folders")
+    add("--baseline", metavar="ARM", default="uniform", help="arm that the others are held against")
+    add(
+        "--effect",
+        metavar="X",
+        type=words.positive(),
+        default=0.01,
+        help=f"difference in {LOSS_UNIT} to count the needed seeds for",
     )
-    parser.add_argument("--power", type=float, default=0.8, help="probability with which it should be seen")
-    parser.add_argument("--confidence", type=float, default=0.95, help="of the t intervals")
-    parser.add_argument("--out", metavar="FILE", help=f"default: {COMPARISON_FILE} in the run folder, or here")
+    add("--power", metavar="X", type=words.share(), default=0.8, help="probability with which it should be seen")
+    add("--confidence", metavar="X", type=words.share(), default=0.95, help="of the t intervals")
+    add("--out", metavar="FILE", type=words.output(), help=f"default: {COMPARISON_FILE} in the run folder, or here")
 
 
 def run(arguments):

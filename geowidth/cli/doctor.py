@@ -1,6 +1,10 @@
 """Say what was built, which backend serves which op on this machine, and why not the others.
 
 Reads nothing, writes nothing. Attach its output to a bug report.
+
+Examples
+  geowidth doctor
+  geowidth doctor --json
 """
 
 import importlib

@@ -13,7 +13,7 @@ Formats
   megatron      the JSON of Megatron-LM's --heterogeneous-layers-config-path (no weights)
   geowidth      our own model, for geowidth measure and Python
 
-Examples:
+Examples
   geowidth export runs/nano/arms/geometry/seed-0 --format hf --out exported
   geowidth export --schedule schedule.json --family Llama-3.2-1B/config.json --out tapered-llama
 """
@@ -22,7 +22,8 @@ from pathlib import Path
 
 import torch
 
-from geowidth.errors import UserError, choose
+from geowidth.cli import words
+from geowidth.errors import UserError
 
 DTYPES = {"keep": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -32,17 +33,23 @@ def add_arguments(parser):
     parser.add_argument("--from-checkpoint", metavar="DIR", help="a folder whose tensors' shapes state the FFN widths")
     parser.add_argument("--schedule", metavar="FILE", help="schedule.json by geowidth allocate")
     parser.add_argument("--family", metavar="CONFIG", help="config.json that --schedule is applied to")
-    parser.add_argument("--format", default="hf", metavar="NAME", help="one of the formats above, or of an extension's")
+    parser.add_argument(
+        "--format",
+        default="hf",
+        metavar="NAME",
+        type=words.one_of(words.formats),
+        help="one of the formats above, or of an extension's",
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder to write")
-    parser.add_argument("--dtype", default="keep", metavar="NAME", help=f"one of {', '.join(DTYPES)}")
+    parser.add_argument(
+        "--dtype", default="keep", metavar="NAME", type=words.one_of(DTYPES), help=f"one of {', '.join(DTYPES)}"
+    )
     parser.add_argument("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
 
 
 def run(arguments):
-    from geowidth.exchange.formats import FORMATS, check_free, export
+    from geowidth.exchange.formats import check_free, export
 
-    choose("--format", arguments.format, list(FORMATS))
-    choose("--dtype", arguments.dtype, list(DTYPES))
     sources = [name for name in ("model", "from_checkpoint", "schedule") if getattr(arguments, name) is not None]
     if len(sources) != 1:
         raise UserError("give exactly one of MODEL, --from-checkpoint DIR and --schedule FILE")
@@ -51,14 +58,14 @@ def run(arguments):
 
     check_free(arguments.out)
     if arguments.schedule is not None:
-        words = _export_schedule(arguments)
+        said = _export_schedule(arguments)
     else:
         checkpoint = _read(arguments)
         dtype = DTYPES[arguments.dtype]
-        words = export(checkpoint if dtype is None else checkpoint.to(dtype), arguments.format, arguments.out)
+        said = export(checkpoint if dtype is None else checkpoint.to(dtype), arguments.format, arguments.out)
         print(f"widths: {' '.join(map(str, checkpoint.shape.widths))}")
-    for word in words:
-        print(word)
+    for sentence in said:
+        print(sentence)
     print(f"{arguments.format}: {arguments.out}")
 
 

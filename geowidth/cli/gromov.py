@@ -6,14 +6,15 @@ Prints  one JSON object: value E, gw = sqrt(E), the identity's value, the Frank-
         A search that did not converge says so on stderr, too
 Writes  --out: the same object as a file; --coupling: the coupling (n, n) as .npy
 
-Example:
+Examples
   geowidth gromov before.npy after.npy --out gw.json
 """
 
 import sys
 
 from geowidth import records
-from geowidth.cli.arrays import check_array_output, load_array, save_array
+from geowidth.cli import words
+from geowidth.cli.arrays import load_array, save_array
 from geowidth.errors import UserError
 
 
@@ -21,17 +22,18 @@ def add_arguments(parser):
     parser.add_argument("c1", help="distances of the first cloud (.npy)")
     parser.add_argument("c2", help="distances of the second cloud (.npy)")
     parser.add_argument("--entropic", action="store_true", help="the entropic problem instead of the exact statistic")
-    parser.add_argument("--eps", type=float, help="of the entropic problem, absolute")
-    parser.add_argument("--eps-rel", type=float, help="of the entropic problem, over the centred spread (default: 0.1)")
-    parser.add_argument("--out", metavar="FILE", help="also write the result (.json)")
-    parser.add_argument("--coupling", metavar="FILE", help="also write the coupling (.npy)")
+    parser.add_argument("--eps", metavar="X", type=words.positive(), help="of the entropic problem, absolute")
+    parser.add_argument(
+        "--eps-rel",
+        metavar="X",
+        type=words.positive(),
+        help="of the entropic problem, over the centred spread (default: 0.1)",
+    )
+    parser.add_argument("--out", metavar="FILE", type=words.output(), help="also write the result (.json)")
+    parser.add_argument("--coupling", metavar="FILE", type=words.output(".npy"), help="also write the coupling (.npy)")
 
 
 def run(arguments):
-    if arguments.out is not None:
-        records.check_writable(arguments.out)
-    if arguments.coupling is not None:
-        check_array_output(arguments.coupling)
     eps = _eps(arguments)
     c1, c2 = load_array(arguments.c1), load_array(arguments.c2)
 

@@ -8,7 +8,9 @@ Writes  work.json: for each geometry (raw, spherical, hyperbolic) and statistic 
         window is left out; tokens of over 5 times the median norm are flagged, and the raw signals stand there
         with and without them (raw_without_large_norms)
 
-A call that was interrupted goes on where it stopped. Example:
+A call that was interrupted goes on where it stopped.
+
+Examples
   geowidth measure runs/nano/arms/uniform/seed-0 --tokens 512 --out work.json --plot work.svg
   geowidth measure smollm2 --tokens 256
   geowidth measure some/folder --tokens 4096 --device cuda
@@ -18,6 +20,7 @@ import sys
 from pathlib import Path
 
 from geowidth import records
+from geowidth.cli import words
 from geowidth.errors import UserError
 
 # Options that decide how a model is run and its tokens drawn: saved clouds have no use for them.
@@ -25,25 +28,42 @@ OF_MODELS = ("corpus", "tokens", "context", "windows", "download", "cache", "sav
 
 
 def add_arguments(parser):
-    parser.add_argument("model", help="folder, name, .gguf file, or .safetensors of saved clouds")
-    parser.add_argument("--out", default="work.json", metavar="FILE", help="where the work profile goes")
-    parser.add_argument("--corpus", help="held-out text: stdlib, a file, a folder or a JSONL file (default: stdlib)")
-    parser.add_argument("--tokens", type=int, help="tokens in the cloud (default: 512)")
-    parser.add_argument("--seed", type=int, default=0, help="of the drawing of tokens and subsamples")
-    parser.add_argument("--context", type=int, metavar="T", help="tokens a window (default: the model's, at most 256)")
-    parser.add_argument("--windows", type=int, metavar="N", help="draw from N windows (default: all; tokens / 8)")
-    parser.add_argument("--download", action="store_true", help="fetch a Hugging Face name that is not here yet")
-    parser.add_argument("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
-    parser.add_argument("--geometries", nargs="+", metavar="NAME", help="raw spherical hyperbolic (default: all)")
-    parser.add_argument(
-        "--statistics", nargs="+", metavar="NAME", help="shift gw topology gw_entropic (default: the first three)"
+    """The options of `geowidth measure`."""
+    add = parser.add_argument
+    add("model", help="folder, name, .gguf file, or .safetensors of saved clouds")
+    add("--out", default="work.json", metavar="FILE", type=words.output(), help="where the work profile goes")
+    add("--corpus", metavar="TEXT", help="held-out text: stdlib, a file, a folder or a JSONL file (default: stdlib)")
+    add("--tokens", metavar="N", type=words.whole(4), help="tokens in the cloud (default: 512)")
+    add("--seed", metavar="N", type=words.whole(0), default=0, help="of the drawing of tokens and subsamples")
+    add("--context", metavar="N", type=words.whole(), help="tokens a window (default: the model's, at most 256)")
+    add("--windows", metavar="N", type=words.whole(), help="draw from N windows (default: all; tokens / 8)")
+    add("--download", action="store_true", help="fetch a Hugging Face name that is not here yet")
+    add("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
+    add(
+        "--geometries",
+        nargs="+",
+        metavar="NAME",
+        type=words.one_of(words.geometries),
+        help="raw spherical hyperbolic (default: all)",
     )
-    parser.add_argument("--radius", type=float, help="of the hyperbolic geometry's ball (default: tanh 1)")
-    parser.add_argument("--neighbours", type=int, default=20, help="k of the Levina-Bickel dimension")
-    parser.add_argument("--bootstrap", type=int, default=0, metavar="B", help="subsamples for 5-95 %% bands")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N (default: cpu)")
-    parser.add_argument("--save-clouds", metavar="FILE", help="also keep the captured clouds (.safetensors)")
-    parser.add_argument("--plot", metavar="FILE", help="also draw the profiles (.svg)")
+    add(
+        "--statistics",
+        nargs="+",
+        metavar="NAME",
+        type=words.one_of(words.statistics),
+        help="shift gw topology gw_entropic (default: the first three)",
+    )
+    add("--radius", metavar="X", type=words.share(), help="of the hyperbolic geometry's ball (default: tanh 1)")
+    add("--neighbours", metavar="N", type=words.whole(3), default=20, help="k of the Levina-Bickel dimension")
+    add("--bootstrap", metavar="N", type=words.whole(0), default=0, help="subsamples for 5-95 %% bands")
+    add("--device", metavar="NAME", default="cpu", help="cpu, cuda or cuda:N")
+    add(
+        "--save-clouds",
+        metavar="FILE",
+        type=words.output(".safetensors"),
+        help="also keep the captured clouds (.safetensors)",
+    )
+    add("--plot", metavar="FILE", type=words.output(".svg"), help="also draw the profiles (.svg)")
 
 
 def run(arguments):
@@ -78,17 +98,6 @@ def check(arguments):
     from geowidth.devices import device_named
 
     device_named(arguments.device)
-    for path in (arguments.out, arguments.save_clouds, arguments.plot):
-        if path is not None:
-            records.check_writable(path)
-    for name, ending in (("plot", ".svg"), ("save_clouds", ".safetensors")):
-        path = getattr(arguments, name)
-        if path is not None and Path(path).suffix.lower() != ending:
-            raise UserError(f"--{name.replace('_', '-')} is {path}; allowed: a file that ends in {ending}")
-    for name, least in (("context", 1), ("windows", 1), ("tokens", 4)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            raise UserError(f"--{name} is {value}; allowed: whole numbers from {least} up")
     if is_clouds(arguments.model):
         given = next((name for name in OF_MODELS if getattr(arguments, name) not in (None, False)), None)
         if given is not None:

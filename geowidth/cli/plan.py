@@ -4,16 +4,18 @@ Reads   a preset; with --schedule the widths of a schedule file; with --model th
 Prints  parameters, FLOPs, memory, files and estimated time; a few seconds of a timed probe are all that runs
 Writes  nothing; with --json prints strict JSON
 
-    geowidth plan run --preset nano
-    geowidth plan train --preset nano --schedule schedule.json --steps 2000
-    geowidth plan measure --tokens 2048
-    geowidth plan measure --model smollm2 --tokens 256
+Examples
+  geowidth plan run --preset nano
+  geowidth plan train --preset nano --schedule schedule.json --steps 2000
+  geowidth plan measure --tokens 2048
+  geowidth plan measure --model smollm2 --tokens 256
 """
 
 import dataclasses
 
 from geowidth import records
-from geowidth.errors import UserError, choose
+from geowidth.cli import words
+from geowidth.errors import UserError
 from geowidth.plan.estimation import TASKS, estimate, estimate_model
 from geowidth.progress import duration
 
@@ -29,16 +31,28 @@ USED = {
 def add_arguments(parser):
     """The options of `geowidth plan`."""
     add = parser.add_argument
-    add("task", help=f"one of {', '.join(TASKS)}")
-    add("--preset", help="model size and training settings (default: nano)")
+    add("task", type=words.one_of(TASKS), help=f"one of {', '.join(TASKS)}")
+    add("--preset", metavar="NAME", type=words.one_of(words.presets), help="model size and training (default: nano)")
     add("--model", metavar="NAME", help="what geowidth measure is to open: a folder, a .gguf file, smollm2, minilm")
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets (train and measure)")
-    add("--steps", type=int, help="training steps (default: the preset's)")
-    add("--tokens", type=int, help="tokens in the measured cloud (default: the preset's)")
+    add("--steps", metavar="N", type=words.whole(), help="training steps (default: the preset's)")
+    add("--tokens", metavar="N", type=words.whole(4), help="tokens in the measured cloud (default: the preset's)")
     add("--arms", nargs="+", metavar="ARM", help="arms of a run (default: the preset's)")
-    add("--seeds", nargs="+", type=int, metavar="S", help="paired seeds of a run or calibration (default: as theirs)")
-    add("--factors", nargs="+", type=float, metavar="F", help="width factors of a calibration (default: as its own)")
-    add("--processes", type=int, help="trainings side by side (default: one a core)")
+    add(
+        "--seeds",
+        nargs="+",
+        metavar="N",
+        type=words.whole(0),
+        help="paired seeds of a run or calibration (default: as theirs)",
+    )
+    add(
+        "--factors",
+        nargs="+",
+        metavar="X",
+        type=words.positive(),
+        help="width factors of a calibration (default: as its own)",
+    )
+    add("--processes", metavar="N", type=words.whole(), help="trainings side by side (default: one a core)")
     add("--json", action="store_true", help="print the estimate as JSON")
 
 
@@ -67,18 +81,11 @@ def requested(arguments):
     from geowidth.models.presets import preset_named
     from geowidth.train.parallel import default_processes
 
-    task, preset = choose("task", arguments.task, TASKS), preset_named(arguments.preset or "nano")
+    task, preset = arguments.task, preset_named(arguments.preset or "nano")
     for name in sorted({option for options in USED.values() for option in options}):
         if getattr(arguments, name) is not None and name not in USED[task]:
             raise UserError(f"--{name} came with plan {task}, which has no use for it; leave it out")
     processes = default_processes() if arguments.processes is None else arguments.processes
-    for name, value, least in (
-        ("processes", processes, 1),
-        ("steps", arguments.steps, 1),
-        ("tokens", arguments.tokens, 4),
-    ):
-        if value is not None and value < least:
-            raise UserError(f"--{name} is {value}; allowed: whole numbers from {least} up")
     request = {"steps": arguments.steps, "tokens": arguments.tokens, "processes": processes}
     if arguments.schedule is not None:
         from geowidth.allocate import Schedule

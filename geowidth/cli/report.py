@@ -10,6 +10,9 @@ Writes into the same folder
   losses.csv       arm, seed, step, split, loss, tokens, seconds
   comparison.csv   the paired table, one line per arm
 A half-finished run is drawn too; the page says what is missing and which command makes it.
+
+Examples
+  geowidth report runs/nano --open
 """
 
 from geowidth.report.charts import clean

@@ -5,36 +5,60 @@ Writes  a run folder: settings.json, arms/ARM/seed-S/ (metrics.jsonl, model), wo
         comparison.json, report.html with CSV and JSON beside it
 
 The uniform arm of the first seed is the reference that is measured. All arms have the same parameter budget, tokens and
-seeds. Stop it at any time: what is finished is kept, and the same command goes on and ends with the same numbers.
+seeds. An arm is any schedule (geowidth allocate --list), or CONTROL-SCHEDULE; reversed, permuted, sorted and inverse
+alone are controls of geometry. Options stand behind a colon. Stop it at any time: what is finished is kept, and the
+same command goes on and ends with the same numbers.
 
 Examples
   geowidth run --preset nano
+  geowidth run --preset nano --arms uniform crown reversed-crown cosine:start=1.6,end=0.4
+  geowidth run --preset nano --arms uniform geometry geometry:statistic=gw_entropic permuted:seed=3
   geowidth run --preset nano --out runs/longer --steps 1000 --seeds 0 1 2 3 4
 """
 
 from pathlib import Path
 
 from geowidth.chain import resolve, run_chain
+from geowidth.cli import words
 
 
 def add_arguments(parser):
-    parser.add_argument("--preset", default="nano", help="model size and training settings")
-    parser.add_argument("--out", metavar="DIR", help="run folder (default: runs/PRESET)")
-    parser.add_argument("--corpus", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
-    parser.add_argument(
-        "--arms", nargs="+", metavar="ARM", help="NAME, CONTROL-NAME or NAME:OPTION=VALUE,... (default: the preset's)"
+    """The options of `geowidth run`."""
+    add = parser.add_argument
+    add(
+        "--preset",
+        metavar="NAME",
+        type=words.one_of(words.presets),
+        default="nano",
+        help="model size and training settings",
     )
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="S", help="paired seeds (default: the preset's)")
-    parser.add_argument("--steps", type=int, help="training steps of every arm (default: the preset's)")
-    parser.add_argument("--tokens", type=int, help="tokens in the measured cloud (default: the preset's)")
-    parser.add_argument(
-        "--geometry", default="hyperbolic", help="of the signal to allocate by: raw spherical hyperbolic"
+    add("--out", metavar="DIR", help="run folder (default: runs/PRESET)")
+    add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
+    add(
+        "--arms",
+        nargs="+",
+        metavar="ARM",
+        help="schedules, controls of them, each with options (default: the preset's)",
     )
-    parser.add_argument(
-        "--statistic", default="topology", help="the signal to allocate by: shift gw topology gw_entropic"
+    add("--seeds", nargs="+", type=words.whole(0), metavar="N", help="paired seeds (default: the preset's)")
+    add("--steps", type=words.whole(), metavar="N", help="training steps of every arm (default: the preset's)")
+    add("--tokens", type=words.whole(4), metavar="N", help="tokens in the measured cloud (default: the preset's)")
+    add(
+        "--geometry",
+        metavar="NAME",
+        type=words.one_of(words.geometries),
+        default="hyperbolic",
+        help="of the signal to allocate by: raw, spherical or hyperbolic",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the drawing of tokens and of permuted arms")
-    parser.add_argument("--processes", type=int, help="trainings side by side (default: one a core)")
+    add(
+        "--statistic",
+        metavar="NAME",
+        type=words.one_of(words.statistics),
+        default="topology",
+        help="the signal to allocate by: shift, gw, topology or gw_entropic",
+    )
+    add("--seed", metavar="N", type=words.whole(0), default=0, help="of the drawing of tokens and of permuted arms")
+    add("--processes", metavar="N", type=words.whole(), help="trainings side by side (default: one a core)")
 
 
 def run(arguments):

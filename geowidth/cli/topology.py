@@ -4,26 +4,36 @@ Reads   one or two .npy files (n, n): symmetric, non-negative, zero diagonal; in
 Prints  how many bars, how many never die, total persistence; with two matrices the distance between their diagrams
 Writes  --out: the first diagram (k, 2) of births and deaths as .npy
 
-Example:
+Examples
   geowidth topology before.npy after.npy
 """
 
 from geowidth import records
-from geowidth.cli.arrays import check_array_output, load_array, save_array
+from geowidth.cli import words
+from geowidth.cli.arrays import load_array, save_array
 from geowidth.errors import UserError
 
 
 def add_arguments(parser):
     parser.add_argument("distances", help="a distance matrix (.npy)")
     parser.add_argument("other", nargs="?", help="another distance matrix (.npy)")
-    parser.add_argument("--threshold", type=float, help="longer edges never enter (default: all finite ones do)")
-    parser.add_argument("--ground", default="sup", help="norm between points of diagrams: sup or euclidean")
-    parser.add_argument("--out", metavar="FILE", help="where the first diagram goes (.npy)")
+    parser.add_argument(
+        "--threshold",
+        metavar="X",
+        type=words.number("numbers from 0 up", lambda x: x >= 0),
+        help="longer edges never enter (default: all finite ones do)",
+    )
+    parser.add_argument(
+        "--ground",
+        metavar="NAME",
+        type=words.one_of(("sup", "euclidean")),
+        default="sup",
+        help="norm between points of diagrams: sup or euclidean",
+    )
+    parser.add_argument("--out", metavar="FILE", type=words.output(".npy"), help="where the first diagram goes (.npy)")
 
 
 def run(arguments):
-    if arguments.out is not None:
-        check_array_output(arguments.out)
     paths = [p for p in (arguments.distances, arguments.other) if p is not None]
     matrices = [load_array(path) for path in paths]
 

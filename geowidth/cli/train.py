@@ -7,27 +7,44 @@ Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, 
 
 Ctrl-C keeps a state in the folder; the same command goes on from it and ends with the same bits as an uninterrupted
 run. Losses are in nats per byte.
+
+Examples
+  geowidth train --preset nano --out runs/uniform
+  geowidth train --preset nano --schedule schedule.json --seed 1 --out runs/tapered-1
 """
 
 import math
 
-from geowidth.models.presets import PRESETS
+from geowidth.cli import words
 
 OPTIONS = ("steps", "batch", "microbatch", "learning_rate", "threads")
 
 
 def add_arguments(parser):
-    parser.add_argument("--preset", default="nano", help=f"model and training settings: {', '.join(PRESETS)}")
-    parser.add_argument("--schedule", metavar="FILE", help="schedule.json whose widths the model gets")
-    parser.add_argument("--seed", type=int, default=0, help="decides initial values and data order")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the run; made if it does not exist")
-    parser.add_argument("--corpus", default="stdlib", help="stdlib, a text file, a folder, or a .jsonl file")
-    parser.add_argument("--arm", help="name under which the run is compared (default: the schedule's name)")
-    parser.add_argument("--steps", type=int, help="optimiser steps (default: the preset's)")
-    parser.add_argument("--batch", type=int, help="sequences per step (default: the preset's)")
-    parser.add_argument("--microbatch", type=int, help="sequences in memory at once; same gradient, less memory")
-    parser.add_argument("--learning-rate", type=float, help="peak learning rate (default: the preset's)")
-    parser.add_argument("--threads", type=int, help="torch threads (default: the preset's); another number, other bits")
+    """The options of `geowidth train`."""
+    add = parser.add_argument
+    add(
+        "--preset",
+        metavar="NAME",
+        type=words.one_of(words.presets),
+        default="nano",
+        help=f"model and training settings: {', '.join(words.presets())}",
+    )
+    add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets")
+    add("--seed", metavar="N", type=words.whole(0), default=0, help="decides initial values and data order")
+    add("--out", metavar="DIR", required=True, help="folder of the run; made if it does not exist")
+    add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
+    add("--arm", metavar="NAME", help="name under which the run is compared (default: the schedule's name)")
+    add("--steps", metavar="N", type=words.whole(), help="optimiser steps (default: the preset's)")
+    add("--batch", metavar="N", type=words.whole(), help="sequences per step (default: the preset's)")
+    add("--microbatch", metavar="N", type=words.whole(), help="sequences in memory at once; same gradient, less memory")
+    add("--learning-rate", metavar="X", type=words.positive(), help="peak learning rate (default: the preset's)")
+    add(
+        "--threads",
+        metavar="N",
+        type=words.whole(),
+        help="torch threads (default: the preset's); another number, other bits",
+    )
 
 
 def run(arguments):

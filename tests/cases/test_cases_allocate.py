@@ -256,7 +256,7 @@ OPTION_WORDS = {
     "twice": (["start=1.5", "start=2"], "gives start twice"),
     "unknown": (["strat=1.5"], "no option 'strat'; allowed: start, end"),
     "of another schedule": (["sharpness=3"], "no option 'sharpness'"),
-    "a flag": (["layers=4"], "no option of a schedule"),
+    "a flag": (["layers=4"], "not an option of a schedule"),
     "no value": (["start"], "allowed: NAME=VALUE"),
     "no name": (["=1"], "allowed: NAME=VALUE"),
     "underscore": (["start=1_0"], "start is '1_0'"),

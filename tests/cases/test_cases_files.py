@@ -388,9 +388,11 @@ def test_no_help_says_a_default_twice():
 
 
 def test_wrong_numbers_are_named_without_inverted_words(capsys):
-    assert "argument --seed: not a whole number: '1e3';" in refused(capsys, "train", "--out", "x", "--seed", "1e3")
+    assert "--seed is '1e3'; allowed: whole numbers from 0 up" in refused(
+        capsys, "train", "--out", "x", "--seed", "1e3"
+    )
     line = refused(capsys, "train", "--out", "x", "--learning-rate", "fast")
-    assert "argument --learning-rate: not a number: 'fast';" in line
+    assert "--learning-rate is 'fast'; allowed: finite numbers above 0" in line
 
 
 def test_control_characters_reach_no_terminal(tmp_path, capsys):

@@ -83,7 +83,7 @@ def test_bad_arrays_are_refused_by_name(save, tmp_path, capsys):
     refused(capsys, ["distances", save("wide", np.zeros((4, 3))), save("thin", np.zeros((4, 2))), *out], "(4, 3)")
     refused(capsys, ["distances", save("zero", np.zeros((4, 3))), "--geometry", "spherical", *out], "row 0")
     refused(capsys, ["distances", good, "--geometry", "flat", *out], "allowed: raw, spherical, hyperbolic")
-    refused(capsys, ["distances", good, "--out", str(tmp_path / "d.txt")], "name a .npy file")
+    refused(capsys, ["distances", good, "--out", str(tmp_path / "d.txt")], "a file that ends in .npy")
     refused(capsys, ["distances", good, "--out", str(tmp_path / "good.npy" / "d.npy")], "cannot write")
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".npy"] * 8
 

@@ -35,7 +35,7 @@ def test_train_resume_and_finished(tiny, text, schedule, tmp_path, capsys):
         (["--schedule", "nothing.json"], "cannot read nothing.json"),
         (["--steps", "0"], "steps is 0"),
         (["--seed", "-1"], "seed is -1"),
-        (["--learning-rate", "nan"], "learning_rate is nan"),
+        (["--learning-rate", "nan"], "--learning-rate is 'nan'"),
         (["--corpus", "nothing.txt"], "'nothing.txt' does not exist"),
         (["--batch", "0"], "batch is 0"),
         (["--threads", "0"], "threads is 0"),

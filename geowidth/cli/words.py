@@ -1,0 +1,188 @@
+"""The one dialect of all commands: what a word may be, and how a wrong one is refused.
+
+The functions here give the `type` of an argparse option. Each reads the text of one word, and refuses in the same way,
+as in "--steps is 0; allowed: whole numbers from 1 up". `Parser` (geowidth.cli) turns what they raise into that line.
+"""
+
+import argparse
+import math
+import re
+
+from geowidth import records
+from geowidth.allocate.problem import plain_number
+from geowidth.errors import UserError, shown
+
+MOST_DIGITS = 18  # of a whole number: more are no count of anything here
+
+
+class Once(argparse.Action):
+    """Stores a value, and refuses a second one: of two budgets it would be unclear which counts."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        given = vars(namespace).setdefault("_given", set())
+        if self.dest in given and option_string is not None:
+            parser.error(f"argument {option_string}: it came twice; give it once")
+        given.add(self.dest)
+        if isinstance(values, list):
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                name = option_string or self.dest
+                parser.error(f"argument {name}: is {' '.join(map(str, values))}; allowed: each once")
+        setattr(namespace, self.dest, values)
+
+
+def wrong(text, allowed):
+    """The error of a type, in the words of the dialect; a number stands without quotes."""
+    plain = re.fullmatch(r"-?[0-9.]{1,40}", text)
+    return argparse.ArgumentTypeError(f"is {text if plain else shown(text)}; allowed: {allowed}")
+
+
+def whole(least=1, most=None):
+    """A whole number in digits: 1e3, 16.0 and 1_000 are refused by name."""
+    allowed = f"whole numbers from {least} {'up' if most is None else f'to {most}'}"
+
+    def read(text):
+        good = re.fullmatch(rf"-?[0-9]{{1,{MOST_DIGITS}}}", text)
+        if not good or int(text) < least or (most is not None and int(text) > most):
+            raise wrong(text, allowed)
+        return int(text)
+
+    return read
+
+
+def number(allowed="finite numbers", fits=math.isfinite):
+    """A number in plain digits for which `fits` holds."""
+
+    def read(text):
+        value = plain_number(text)
+        if value is None or not fits(value):
+            raise wrong(text, allowed)
+        return value
+
+    return read
+
+
+def positive():
+    """A finite number above 0."""
+    return number("finite numbers above 0", lambda value: 0 < value < math.inf)
+
+
+def share():
+    """A number between 0 and 1, both left out."""
+    return number("numbers between 0 and 1", lambda value: 0 < value < 1)
+
+
+def one_of(names):
+    """One of `names`: a sequence, or a function that gives one, for names that extensions may add to."""
+
+    def read(text):
+        known = list(names() if callable(names) else names)
+        if text not in known:
+            raise wrong(text, ", ".join(known))
+        return text
+
+    return read
+
+
+def geometries():
+    """Names of the geometries."""
+    from geowidth.geometry import GEOMETRIES
+
+    return GEOMETRIES
+
+
+def statistics():
+    """Names of the statistics."""
+    from geowidth.measure import STATISTICS
+
+    return STATISTICS
+
+
+def formats():
+    """Names of the export formats."""
+    from geowidth.exchange.formats import FORMATS
+
+    return FORMATS
+
+
+def presets():
+    """Names of the presets."""
+    from geowidth.models.presets import PRESETS
+
+    return PRESETS
+
+
+def output(*endings):
+    """A path that can be written, with one of the endings where there are some."""
+
+    def read(text):
+        if not text or "\0" in text:
+            return text  # refused by the parser, as in every option
+        if endings and not text.lower().endswith(endings):
+            raise argparse.ArgumentTypeError(f"is {text}; allowed: a file that ends in {' or '.join(endings)}")
+        try:
+            records.check_writable(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return text
+
+    return read
+
+
+def reading(flag, read, text):
+    """`read(text)` outside argparse, for a word that another one decides about; None stays None."""
+    try:
+        return None if text is None else read(text)
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{flag} {error}") from error
+
+
+def number_or_list(others=""):
+    """A number, or several separated by commas. others: what else the option takes, for the message."""
+    one = number(f"{others}finite numbers")
+
+    def read(text):
+        values = [one(word) for word in text.split(",")]
+        return values[0] if len(values) == 1 else values
+
+    return read
+
+
+def width_bound(text):
+    """A floor or cap: a width, a multiple of the uniform width ("0.25x"), or one width a layer separated by commas."""
+    return text if text.endswith("x") else number_or_list()(text)
+
+
+def or_word(words, read):
+    """One of `words` as it is, or what `read` makes of the text."""
+
+    def either(text):
+        return text if text in words else read(text)
+
+    return either
+
+
+def named_numbers(text):
+    """{"name": number} from "name=number,name=number"."""
+    pairs = {}
+    for word in text.split(","):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or not name:
+            raise wrong(word, "NAME=NUMBER, several separated by commas")
+        if name in pairs:
+            raise argparse.ArgumentTypeError(f"gives {name} twice; give it once")
+        pairs[name] = number()(value)
+    return pairs
+
+
+def width_range(text):
+    """The widths of "first:last:step", last included if the step meets it."""
+    allowed = "FIRST:LAST:STEP in whole numbers, as in 128:2048:64"
+    parts = text.split(":")
+    if len(parts) != 3 or not all(re.fullmatch(rf"[0-9]{{1,{MOST_DIGITS}}}", part) and int(part) for part in parts):
+        raise wrong(text, allowed)
+    first, last, step = map(int, parts)
+    count = len(range(first, last + 1, step))
+    if not 1 <= count <= 4096:
+        raise argparse.ArgumentTypeError(f"holds {count} widths; allowed: 1 to 4096")
+    return list(range(first, last + 1, step))
