@@ -65,11 +65,11 @@ def draw_all(results=RESULTS):
 
 def _work(path, _):
     from geowidth.artifacts.work_profile import WorkProfile
-    from geowidth.measure.statistics import REVISIONS
+    from geowidth.measure.statistics import revisions
 
     made = WorkProfile.read(path).settings.get("revisions", {})
-    wanted = (*WorkProfile.read(path).settings["statistics"], "dimension")
-    old = [f"{name} {made.get(name)}, now {REVISIONS[name]}" for name in wanted if made.get(name) != REVISIONS[name]]
+    wanted = revisions(WorkProfile.read(path).settings["statistics"])
+    old = [f"{name} {made.get(name)}, now {number}" for name, number in wanted.items() if made.get(name) != number]
     return f"revisions differ: {'; '.join(old)}" if old else None
 
 

@@ -16,6 +16,8 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from geowidth import registry
+from geowidth.errors import UserError
 from geowidth.ops import backend
 
 LEAST_NVCC = (11, 2)  # the first that setup.py's options and architectures exist in
@@ -44,6 +46,8 @@ def examine():
     import geowidth
 
     importlib.import_module("geowidth.ops")  # registers the operations
+    registry.load_extensions()
+    wrong = _wrong_choice()
     native, native_reason = backend.native()
     cuda, cuda_reason = backend.cuda()
     extensions = {
@@ -61,10 +65,12 @@ def examine():
         "driver": _driver(cuda),
         "extensions": extensions,
         "operations": {
-            name: {device: _choices(operation, device) for device in ("cpu", "cuda")}
+            name: {device: _choices(operation, device, wrong is None) for device in ("cpu", "cuda")}
             for name, operation in sorted(backend.OPERATIONS.items())
         },
-        "GEOWIDTH_BACKEND": os.environ.get("GEOWIDTH_BACKEND"),
+        backend.VARIABLE: os.environ.get(backend.VARIABLE),
+        f"{backend.VARIABLE}_refused": wrong,
+        "extensions_loaded": [f"{module} ({where})" for where, module in registry.extension_names()],
     }
 
 
@@ -123,14 +129,28 @@ def _gpu(torch):
     }
 
 
-def _choices(operation, device):
+def _wrong_choice():
+    """Why GEOWIDTH_BACKEND is refused, or None."""
+    try:
+        backend.requested()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _choices(operation, device, ask):
     """[{backend, serves, reason}], best first; the first that serves is the one used."""
-    return [{"backend": n, "serves": reason is None, "reason": reason} for n, reason in operation.report(device)]
+    found = [{"backend": n, "serves": reason is None, "reason": reason} for n, reason in operation.report(device)]
+    wanted = operation.wanted(device) if ask else None
+    for choice in found:
+        if wanted is not None and choice["backend"] != wanted and choice["serves"]:
+            choice |= {"serves": False, "reason": f"{backend.VARIABLE} asks for {wanted}"}
+    return found
 
 
 def _nobody(choices, device):
     """Why an op has no backend on a device: all refuse, or none was written."""
-    return "no backend serves it here" if choices else f"no backend for {device}; move the tensors to the CPU"
+    return "no backend serves it here" if choices else "computed on the CPU"
 
 
 def _gpu_words(gpu):
@@ -170,6 +190,10 @@ def render(facts):
                     lines.append(f"    not {choice['backend']}: {choice['reason']}")
                 elif choice["backend"] != used:
                     lines.append(f"    also {choice['backend']}")
-    if facts["GEOWIDTH_BACKEND"]:
-        lines += ["", f"GEOWIDTH_BACKEND={facts['GEOWIDTH_BACKEND']} is set: every op must use that backend or fail"]
+    if facts["extensions_loaded"]:
+        lines += ["", "extensions of geowidth", *(f"  {name}" for name in facts["extensions_loaded"])]
+    if facts[backend.VARIABLE]:
+        refused = facts[f"{backend.VARIABLE}_refused"]
+        words = f"every op will refuse it: {refused}" if refused else "an op named by it must use that backend or fail"
+        lines += ["", f"{backend.VARIABLE}={facts[backend.VARIABLE]} is set: {words}"]
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 A part is a set of the layer's tokens: all of them; those without the very large norms; the subsamples of the bands. Its
 first step, `begin`, is done where the cloud lies: distances and the statistics made of them. Its second, `finish`, is
-done on the host, from matrices that were sent there meanwhile: persistence and intrinsic dimension.
+done on the host, from what was sent there meanwhile: the statistics of that place and the intrinsic dimension.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError
-from geowidth.measure.statistics import ON_HOST, STATISTICS, LayerCloud, large_norm_tokens
-from geowidth.ops.dimension.operation import intrinsic_dimension, merge_duplicates
+from geowidth.measure import statistics
+from geowidth.measure.layer_cloud import LayerCloud
+from geowidth.measure.statistics import STATISTICS, large_norm_tokens
+from geowidth.ops.dimension import intrinsic_dimension, merge_duplicates
 from geowidth.ops.transfers import Transfer
 
 
@@ -54,7 +56,7 @@ class LayerWork:
         settings, device = self.settings, self.sides[0].device
         parts = [Part("whole", None, settings.geometries)]
         large = sorted({*self.large["before"], *self.large["after"]})
-        if large and "raw" in settings.geometries:
+        if large and settings.statistics_in("raw"):
             keep = torch.ones(tokens, dtype=torch.bool)
             keep[large] = False
             parts.append(Part("rest", keep.nonzero()[:, 0].to(device), ("raw",)))
@@ -69,23 +71,28 @@ class LayerWork:
         settings = self.settings
         sides = self.sides if part.rows is None else (side[part.rows] for side in self.sides)
         cloud = LayerCloud(*sides, part.geometries, settings.radius, self.threads, self.transfer, self.precision)
-        names = [name for name in settings.statistics if name not in ON_HOST]
         with self._named_errors():
             cloud.send(sent_matrices(settings, part.role, part.geometries))
-            found = {g: {name: STATISTICS[name](cloud, g) for name in names} for g in part.geometries}
+            if sends_states(settings):
+                cloud.send_states()
+            found = {geometry: self._found("device", cloud, geometry) for geometry in part.geometries}
         cloud.release()
         if part is self.parts[-1]:
             self.sides = None
         return Begun(part, cloud, found)
+
+    def _found(self, place, cloud, geometry):
+        """{statistic: (value, details)} of those of one place that are asked for in a geometry."""
+        asked = [STATISTICS[name] for name in self.settings.statistics_in(geometry)]
+        return {statistic.name: statistic.of(cloud, geometry) for statistic in asked if statistic.place == place}
 
     def finish(self, begun):
         """The second step: {"work": {geometry: {statistic: value}}, "details": ..., and for the whole "dimension"}."""
         settings, result = self.settings, {"work": {}, "details": {}}
         with self._named_errors():
             for geometry in begun.part.geometries:
-                found = dict(begun.found[geometry])
-                found |= {n: STATISTICS[n](begun.cloud, geometry) for n in settings.statistics if n in ON_HOST}
-                found = {name: found[name] for name in settings.statistics}
+                found = begun.found[geometry] | self._found("host", begun.cloud, geometry)
+                found = {name: found[name] for name in settings.statistics_in(geometry)}
                 result["work"][geometry] = {name: value for name, (value, _) in found.items()}
                 result["details"][geometry] = {name: more for name, (_, more) in found.items() if more}
             if begun.part.role == "whole":
@@ -124,7 +131,8 @@ class LayerWork:
         size = len(next(part.rows for part in self.parts if part.role == "draw"))
         bands = {"subsample": size, "subsamples": settings.bootstrap, "quantiles": quantiles}
         for g in settings.geometries:
-            bands[g] = {s: np.quantile([d[g][s] for d in draws], quantiles).tolist() for s in settings.statistics}
+            names = settings.statistics_in(g)
+            bands[g] = {s: np.quantile([d[g][s] for d in draws], quantiles).tolist() for s in names}
         return bands
 
     def _named_errors(self):
@@ -147,17 +155,21 @@ class _Named:
 
 def sent_matrices(settings, role, geometries):
     """{geometry: 1 or 2}: whose distance matrices a part's second step reads, of the first side alone or of both."""
-    sent = {}
-    if "topology" in settings.statistics:  # the hyperbolic diagrams are the spherical ones mapped
-        sent = {g: 2 for g in geometries if g != "hyperbolic" or "spherical" not in geometries}
-    if role == "whole":
+    sent = statistics.sent_matrices(settings.statistics, geometries)
+    if role == "whole":  # of which the intrinsic dimension is taken
         sent.setdefault(settings.geometries[0], 1)
     return sent
 
 
-def part_bytes(tokens, settings):
-    """Bytes of the matrices of a part of all tokens that wait on the host for its second step."""
-    return 8 * tokens**2 * sum(sent_matrices(settings, "whole", settings.geometries).values())
+def sends_states(settings):
+    """Whether a part's second step reads the states themselves."""
+    return any("states" in STATISTICS[name].reads for name in settings.statistics)
+
+
+def part_bytes(tokens, settings, dimension=0):
+    """Bytes of what waits on the host for the second step of a part of all tokens: matrices, and states if any."""
+    matrices = sum(sent_matrices(settings, "whole", settings.geometries).values())
+    return 8 * tokens**2 * matrices + 8 * 2 * tokens * dimension * sends_states(settings)
 
 
 def measure_layer(clouds, layer, settings, threads=1):

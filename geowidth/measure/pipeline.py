@@ -13,12 +13,12 @@ from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.devices import device_named
 from geowidth.errors import UserError, choose_several, number, shown, whole
 from geowidth.files import PathLike
-from geowidth.geometry import GEOMETRIES, HYPERBOLIC_RADIUS
+from geowidth.geometry import BUILT_IN, GEOMETRIES, HYPERBOLIC_RADIUS
 from geowidth.measure.kept import KeptLayers, fingerprint
 from geowidth.measure.layers import LayerWork, measure_layer, part_bytes
 from geowidth.measure.overlap import jobs_ahead, staged
 from geowidth.measure.states import capture
-from geowidth.measure.statistics import DEFAULT_STATISTICS, REVISIONS, STATISTICS
+from geowidth.measure.statistics import DEFAULT_STATISTICS, STATISTICS, revisions
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transfers import Transfer
 from geowidth.progress import Progress
@@ -33,7 +33,8 @@ SIDE_BY_SIDE_TOKENS = 1024
 class MeasureSettings:
     """What is measured and how; written into every result.
 
-    geometries, statistics   names, in the order of the tables
+    geometries, statistics   names, in the order of the tables; a statistic is measured in those geometries that it is
+                             defined for
     radius                   of the hyperbolic geometry's Poincare ball
     neighbours               k of the Levina-Bickel estimators, at least 3; fewer where there are fewer distinct states
     bootstrap                subsamples of half the tokens for the bands; 0 for none
@@ -42,7 +43,7 @@ class MeasureSettings:
                              the clouds lie. Topology and dimension are the CPU's
     """
 
-    geometries: tuple[str, ...] = tuple(GEOMETRIES)
+    geometries: tuple[str, ...] = BUILT_IN
     statistics: tuple[str, ...] = DEFAULT_STATISTICS
     radius: float = HYPERBOLIC_RADIUS
     neighbours: int = 20
@@ -64,6 +65,17 @@ class MeasureSettings:
             checked[name] = whole(name, getattr(self, name), least, 2**31 - 1)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        for name in self.statistics:
+            if not STATISTICS[name].among(self.geometries):
+                allowed = ", ".join(STATISTICS[name].geometries) or "none"
+                raise UserError(
+                    f"statistic {name!r} is defined in none of {', '.join(self.geometries)}; it is in: {allowed}"
+                )
+
+    def statistics_in(self, geometry):
+        """Names of the statistics asked for that are defined in a geometry; none where that is not asked for."""
+        asked = [geometry] if geometry in self.geometries else []
+        return [name for name in self.statistics if STATISTICS[name].among(asked)]
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -223,7 +235,7 @@ def _overlapping(clouds, todo, settings, threads, transfer=Transfer):
         return work, work.finish(begun)
 
     with torch_threads(1):
-        ahead = jobs_ahead(part_bytes(clouds.tokens, settings), threads)
+        ahead = jobs_ahead(part_bytes(clouds.tokens, settings, clouds.before.shape[-1]), threads)
         with closing(staged(parts(), begin, finish, threads, ahead)) as results:
             for work, found in results:
                 finished.append(found)
@@ -233,7 +245,7 @@ def _overlapping(clouds, todo, settings, threads, transfer=Transfer):
 
 
 def _assemble(clouds, settings, layers):
-    work = {g: {s: [r["work"][g][s] for r in layers] for s in settings.statistics} for g in settings.geometries}
+    work = {g: {s: [r["work"][g][s] for r in layers] for s in settings.statistics_in(g)} for g in settings.geometries}
     dimension = {name: [r["dimension"][name] for r in layers] for name in layers[0]["dimension"]}
     environment = records.environment()
     if settings.device.startswith("cuda"):
@@ -250,15 +262,14 @@ def _assemble(clouds, settings, layers):
         environment=environment,
         raw_without_large_norms={
             name: [r["details"]["raw_without_large_norms"][name] for r in layers]
-            for name in (settings.statistics if "raw" in settings.geometries else ())
+            for name in settings.statistics_in("raw")
         },
     )
 
 
 def _origin(clouds, settings):
     """What else the numbers hang on: the clouds, their precision, and the revision of every statistic."""
-    revisions = {name: REVISIONS.get(name, 1) for name in (*settings.statistics, "dimension")}
-    return {"clouds": clouds.settings, "precision": clouds.precision, "revisions": revisions}
+    return {"clouds": clouds.settings, "precision": clouds.precision, "revisions": revisions(settings.statistics)}
 
 
 def _digest_of_model(model):

@@ -1,121 +1,85 @@
-"""The work statistics of one layer. To add one, write a function and enter it in STATISTICS.
+"""The work statistics of one layer, and what each needs.
 
-A statistic takes a LayerCloud and the name of a geometry and returns (value, details). It is computed where the cloud
-lies, from `cloud.distances`; those in ON_HOST are computed on the host, from `cloud.on_host`. All values have the unit
-of that geometry's distance. Source: arXiv 2608.02064 section 3, with the choices of definitions in the docstrings.
+STATISTICS is the table of them; a module outside the package adds its own with `STATISTICS.register(Statistic(...))`
+(see geowidth.registry). What is brought to the host for the second step of a layer follows from what they declare. All
+values have the unit of the geometry's distance. Source: arXiv 2608.02064 section 3, with the choices of definitions in
+the docstrings.
 """
 
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from geowidth.geometry import HYPERBOLIC_RADIUS, hyperbolic_from_angle, paired_distances, row_norms
-from geowidth.ops import entropic_gromov_wasserstein, gromov_wasserstein, pairwise_distances
-from geowidth.ops.dimension.operation import MERGED_WITHIN, merge_duplicates
-from geowidth.ops.persistence.operation import diagram_distance, persistence_diagram
-from geowidth.ops.transfers import Transfer
-from geowidth.precision import EPSILON, coarsest
+from geowidth.errors import UserError, choose, choose_several, shown, whole
+from geowidth.geometry import row_norms
+from geowidth.measure.layer_cloud import diagram_source
+from geowidth.ops import entropic_gromov_wasserstein, gromov_wasserstein
+from geowidth.ops.diagrams import diagram_distance
+from geowidth.registry import Registry
+
+PLACES = ("device", "host")
+READS = ("distances", "diagrams", "states")
 
 
-class LayerCloud:
-    """The cloud of one layer before and after its FFN, with distances and diagrams computed once and kept.
+@dataclass(frozen=True)
+class Statistic:
+    """A work statistic: its function and what that needs.
 
-    before, after   (tokens, dimension) float tensors whose rows correspond, on the CPU or a GPU
-    geometries      names; the distances of all of them come from one Gram matrix
-    radius          of the hyperbolic geometry
-    threads         threads of the native kernels
-    transfer        what brings a tensor to the host; see geowidth.ops.transfers.Transfer
-    precision       in which the states were produced, where it is coarser than their dtype
+    name        in options and result files
+    function    (LayerCloud, geometry name): (value, details), a number and a dict that goes into the result file
+    place       "device": computed where the cloud lies, from cloud.distances, cloud.moved, cloud.before, cloud.after;
+                "host": in a thread of the CPU, while the device is at the next layer, from what it reads alone
+    reads       of a host statistic, what is brought there: "distances" (cloud.on_host), "diagrams" (cloud.diagrams),
+                "states" (cloud.states_on_host)
+    sides       of the distances and diagrams that it reads: 2, before and after the FFN, or 1, before alone
+    geometries  names of those that it is defined for; None: all
+    revision    raised when it comes out differently for the same clouds. A work.json carries those it was made with,
+                which tells its numbers from those of another version
     """
 
-    def __init__(
-        self, before, after, geometries, radius=HYPERBOLIC_RADIUS, threads=None, transfer=Transfer, precision=None
-    ):
-        self.before, self.after = before, after
-        self.geometries, self.radius, self.threads = tuple(geometries), radius, threads
-        self.transfer = transfer
-        self.epsilon = EPSILON[coarsest(precision, before.dtype, after.dtype)]
-        self.merged = {}  # geometry: how many repeated states (before, after) its diagrams leave out
-        self._moved, self._diagrams, self._sent, self._host, self._norms = {}, {}, {}, {}, None
+    name: str
+    function: Callable
+    place: str = "device"
+    reads: tuple[str, ...] = ()
+    sides: int = 2
+    geometries: tuple[str, ...] | None = None
+    revision: int = 1
 
-    @cached_property
-    def distances(self):
-        """{geometry: (before, after)}, two (tokens, tokens) matrices each."""
-        # float64 in, float64 out: the diagrams are exact in float64, so their input should be too.
-        sides = [
-            pairwise_distances(cloud.double(), geometry=self.geometries, radius=self.radius, threads=self.threads)
-            for cloud in (self.before, self.after)
-        ]
-        return {name: (sides[0][name], sides[1][name]) for name in self.geometries}
+    def __post_init__(self):
+        of = f"of statistic {shown(self.name)}"
+        choose(f"the place {of}", self.place, PLACES)
+        if self.place == "host" or self.reads:
+            object.__setattr__(self, "reads", choose_several(f"reads {of}", self.reads, READS))
+        if self.place == "device" and self.reads:
+            raise UserError(f"reads {of} is {self.reads}; on the device everything is at hand: leave it out")
+        if self.geometries is not None:
+            object.__setattr__(self, "geometries", tuple(self.geometries))
+        whole(f"sides {of}", self.sides, 1, 2)
+        whole(f"the revision {of}", self.revision, 1)
 
-    def send(self, matrices):
-        """Start bringing distance matrices to the host: {geometry: 1 (before) or 2 (before and after)}."""
-        for geometry, sides in matrices.items():
-            self._sent[geometry] = [self.transfer(matrix) for matrix in self.distances[geometry][:sides]]
-        if self._norms is None:
-            norms = [row_norms(side.double()) for side in (self.before, self.after)]
-            self._norms = [self.transfer(side) for side in norms]
+    def among(self, geometries):
+        """Those of `geometries` that it is defined for."""
+        return tuple(g for g in geometries if self.geometries is None or g in self.geometries)
 
-    def on_host(self, geometry):
-        """Distance matrices (before, after) on the host, when they are there; before alone if that alone was sent."""
-        if geometry not in self._host:
-            if geometry not in self._sent:
-                self.send({geometry: 2})
-            self._host[geometry] = [transfer.wait() for transfer in self._sent.pop(geometry)]
-        return self._host[geometry]
+    def matrices(self, geometries):
+        """Geometries whose distance matrices must be on the host where it is asked for in `geometries`."""
+        read = self.among(geometries)
+        distances = read if "distances" in self.reads else ()
+        diagrams = [diagram_source(g, geometries) for g in read] if "diagrams" in self.reads else ()
+        return (*distances, *diagrams)
 
-    def rounding(self, geometry, side):
-        """How far rounding may have put each state from its point, (tokens,) float64 on the host. side: 0 or 1, after.
-
-        A few units in the last place of the state's own norm, at the precision it was produced in: distances are
-        computed in float64, so their type says nothing about it. For the other geometries the same as an angle.
-        """
-        slack = MERGED_WITHIN * self.epsilon
-        if geometry == "hyperbolic":
-            slack = hyperbolic_from_angle(slack, self.radius)
-        if not isinstance(self._norms[side], np.ndarray):
-            self._norms[side] = np.asarray(self._norms[side].wait())
-        norms = self._norms[side]
-        return slack * (norms if geometry == "raw" else np.ones_like(norms))
-
-    def release(self):
-        """Let go of the states and distances where they lie; what was sent to the host is kept."""
-        self.before = self.after = None
-        self.__dict__.pop("distances", None)
-        self._moved.clear()
-
-    def moved(self, geometry):
-        """Distance of every token's state before to the one after, (tokens,) float64."""
-        if geometry not in self._moved:
-            if geometry == "hyperbolic":  # an increasing function of the angle, which is the costly part
-                made = hyperbolic_from_angle(self.moved("spherical"), self.radius)
-            else:
-                made = paired_distances(self.before, self.after, geometry)
-            self._moved[geometry] = made
-        return self._moved[geometry]
-
-    def diagrams(self, geometry):
-        """Degree-one persistence diagrams (before, after), two (bars, 2) float64 arrays.
-
-        Hyperbolic distance is an increasing function of the angle, so its diagrams are the spherical ones mapped: one
-        persistence run serves both. Repeated states would only add bars of the length of their rounding.
-        """
-        if geometry not in self._diagrams:
-            if geometry == "hyperbolic" and "spherical" in self.geometries:
-                made = tuple(hyperbolic_from_angle(d, self.radius) for d in self.diagrams("spherical"))
-                self.merged[geometry] = self.merged["spherical"]
-            else:
-                made = tuple(self._diagram(geometry, side) for side in range(2))
-            self._diagrams[geometry] = made
-        return self._diagrams[geometry]
-
-    def _diagram(self, geometry, side):
-        """The diagram of one side, repeated states merged."""
-        matrix = np.asarray(self.on_host(geometry)[side], dtype=np.float64)
-        kept, merged = merge_duplicates(matrix, rounding=self.rounding(geometry, side))
-        self.merged.setdefault(geometry, []).append(merged)
-        return persistence_diagram(matrix[np.ix_(kept, kept)] if merged else matrix, validate=False)
+    def of(self, cloud, geometry):
+        """(value, details) of a LayerCloud."""
+        found = self.function(cloud, geometry)
+        try:
+            value, details = found
+            return float(value), dict(details)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"statistic {self.name!r} gave {shown(found)}; needed: (value, details), a number and a dict"
+            ) from error
 
 
 def shift(cloud, geometry):
@@ -165,13 +129,33 @@ def gw_entropic(cloud, geometry):
     return float(result.gw), result.to_json()
 
 
-ON_HOST = ("topology",)
-STATISTICS = {"shift": shift, "gw": gw, "topology": topology, "gw_entropic": gw_entropic}
-# Raised when a statistic, or the intrinsic dimension, comes out differently for the same clouds. A work.json carries
-# those it was made with, which tells its numbers from those of another version.
-REVISIONS = {"shift": 1, "gw": 2, "topology": 2, "gw_entropic": 2, "dimension": 2}
+STATISTICS = Registry(
+    "statistic",
+    Statistic,
+    [
+        Statistic("shift", shift),
+        Statistic("gw", gw, revision=2),
+        Statistic("topology", topology, place="host", reads=("diagrams",), revision=2),
+        Statistic("gw_entropic", gw_entropic, revision=2),
+    ],
+)
 # The nine signals are these under three geometries; the others are measured when asked for.
 DEFAULT_STATISTICS = ("shift", "gw", "topology")
+DIMENSION_REVISION = 2  # as of a statistic, for the intrinsic dimension
+
+
+def revisions(statistics):
+    """{name: revision} of statistics and of the intrinsic dimension."""
+    return {**{name: STATISTICS[name].revision for name in statistics}, "dimension": DIMENSION_REVISION}
+
+
+def sent_matrices(statistics, geometries):
+    """{geometry: 1 or 2}: whose distance matrices the named statistics read on the host, of the first side or both."""
+    sent = {}
+    for statistic in map(STATISTICS.__getitem__, statistics):
+        for geometry in statistic.matrices(geometries):
+            sent[geometry] = max(statistic.sides, sent.get(geometry, 0))
+    return sent
 
 
 def large_norm_tokens(cloud, factor=5.0):

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from geowidth.errors import UserError, choose
+from geowidth.errors import UserError, choose, shown
+from geowidth.registry import load_extensions
 
 logger = logging.getLogger("geowidth")
+VARIABLE = "GEOWIDTH_BACKEND"
 
 
 def _words(error):
@@ -64,16 +66,28 @@ class Backend:
 
 
 class Operation:
-    """A public op with its backends, best first."""
+    """A public op with its backends, best first, and the plain float64 function that they are compared with."""
 
-    def __init__(self, name, backends):
-        self.name = name
-        self.backends = tuple(backends)
+    def __init__(self, name, backends, reference=None):
+        self.name, self.backends, self.reference = name, tuple(backends), reference
         OPERATIONS[name] = self
+
+    def add(self, backend, *, first=False):
+        """Add a Backend of your own, last in order unless `first`; a module outside the package may do so.
+
+        Its `run` and the facts its `why_not` is asked about are those of the op's other backends. Raises UserError
+        where a device has a backend of that name already.
+        """
+        if not isinstance(backend, Backend):
+            raise UserError(f"the backend of {self.name} is {shown(backend)}; needed: a geowidth.ops.backend.Backend")
+        if any(b.name == backend.name and set(b.devices) & set(backend.devices) for b in self.backends):
+            raise UserError(f"{self.name} has a backend {backend.name!r} already; give yours another name")
+        self.backends = (backend, *self.backends) if first else (*self.backends, backend)
 
     def choose(self, device, backend=None, **request):
         """The backend to use on device type `device` for `request` (facts such as dtype that `why_not` may ask of)."""
-        wanted = (os.environ.get("GEOWIDTH_BACKEND") or None) if backend is None else backend
+        load_extensions()
+        wanted = self.wanted(device) if backend is None else backend
         if wanted is not None:
             candidates = {b.name: b for b in self.backends if device in b.devices}
             chosen = candidates[choose(f"backend of {self.name} on {device}", wanted, tuple(candidates))]
@@ -81,23 +95,62 @@ class Operation:
             if reason:
                 raise UserError(f"backend {wanted!r} cannot serve {self.name}: {reason}")
             return chosen
+        reasons = []
         for candidate in self.backends:
             if device not in candidate.devices:
                 continue
             reason = candidate.why_not(**request)
             if reason is None:
                 return candidate
+            reasons.append(f"{candidate.name}: {reason}")
             _log_once(f"{self.name}: stepping past backend {candidate.name}: {reason}")
-        raise UserError(f"no backend serves {self.name} on device {device!r}")
+        raise UserError(f"no backend serves {self.name} on device {device!r}" + "".join(f"; {r}" for r in reasons))
+
+    def wanted(self, device):
+        """The name of the backend that GEOWIDTH_BACKEND asks for here, or None."""
+        plain, by_name = requested()
+        found = by_name.get(self.name)
+        if found is None and plain is not None:
+            found = plain if any(b.name == plain and device in b.devices for b in self.backends) else None
+        return found
+
+    def names(self):
+        """Names of its backends, on any device."""
+        return tuple(dict.fromkeys(b.name for b in self.backends))
 
     def check_name(self, backend):
         """Refuse what is not the name of a backend of the op, or None, where the device is not known yet."""
         if backend is not None:
-            choose(f"backend of {self.name}", backend, tuple(dict.fromkeys(b.name for b in self.backends)))
+            load_extensions()
+            choose(f"backend of {self.name}", backend, self.names())
 
     def report(self, device):
         """[(backend name, None or the sentence against it)] on `device`, in order of preference."""
+        load_extensions()
         return [(b.name, b.why_not(device_type=device)) for b in self.backends if device in b.devices]
+
+
+def requested():
+    """What GEOWIDTH_BACKEND asks for: (a backend for every op that has one of that name, {op: backend}).
+
+    The variable holds OPERATION=BACKEND as often as needed, and one BACKEND alone at most, separated by commas; None
+    and {} where it is not set. Raises UserError for the name of an op or backend that is not there.
+    """
+    plain, by_name = None, {}
+    for part in filter(None, (text.strip() for text in os.environ.get(VARIABLE, "").split(","))):
+        name, equals, backend = (text.strip() for text in part.partition("="))
+        if equals:
+            choose(f"the operation in {VARIABLE}", name, sorted(OPERATIONS))
+            choose(f"the backend of {name} in {VARIABLE}", backend, OPERATIONS[name].names())
+        else:
+            every = {known for operation in OPERATIONS.values() for known in operation.names()}
+            choose(VARIABLE, name, [*sorted(every), "OPERATION=BACKEND"])
+        if name in by_name or (plain is not None and not equals):
+            raise UserError(
+                f"{VARIABLE} is {os.environ[VARIABLE]}; allowed: one BACKEND alone, and one for each operation"
+            )
+        plain, by_name = (plain, {**by_name, name: backend}) if equals else (name, by_name)
+    return plain, by_name
 
 
 OPERATIONS: dict[str, Operation] = {}

@@ -12,9 +12,9 @@ from test_pipeline import make_clouds
 from geowidth.cli import main
 from geowidth.errors import UserError
 from geowidth.measure import MeasureSettings, measure_clouds, pipeline
+from geowidth.measure.layer_cloud import LayerCloud
 from geowidth.measure.layers import part_bytes, sent_matrices
 from geowidth.measure.overlap import HOST_BYTES, jobs_ahead, staged
-from geowidth.measure.statistics import LayerCloud
 
 
 class SlowTransfer:

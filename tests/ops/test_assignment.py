@@ -7,6 +7,7 @@ from scipy.optimize import linear_sum_assignment
 
 from geowidth.errors import UserError
 from geowidth.ops.linear_assignment.operation import assignment
+from geowidth.ops.linear_assignment.reference import assignment_reference
 from geowidth.ops.linear_assignment.result import AssignmentResult
 
 BACKENDS = ("native", "torch")
@@ -44,6 +45,14 @@ def check(result, cost):
 def test_is_optimal_and_the_duals_prove_it(n, backend):
     for _, cost in matrices(n):
         check(assignment(cost, backend=backend), cost)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_costs_as_the_reference(n):
+    for _, cost in matrices(n):
+        expected = assignment_reference(torch.from_numpy(cost))
+        scale = n * np.abs(cost).max(initial=1.0)
+        assert assignment(cost, backend="native").cost == pytest.approx(expected.cost, abs=1e-13 * scale)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

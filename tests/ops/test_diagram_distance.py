@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from test_topology import angles
+from test_persistence import angles
 
 from geowidth.errors import UserError
 from geowidth.measure import diagram_distance, persistence_diagram

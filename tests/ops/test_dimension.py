@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 from geowidth.errors import UserError
 from geowidth.measure import intrinsic_dimension, merge_duplicates
-from geowidth.ops.dimension.operation import ESTIMATORS
+from geowidth.ops.dimension import ESTIMATORS
 
 
 def distances(points):

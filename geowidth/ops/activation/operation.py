@@ -18,6 +18,7 @@ OPERATION = Operation(
         Backend("triton", ("cuda", "cpu"), TritonElementwise, triton_support.why_not),
         Backend("torch", ("cpu", "cuda"), TorchElementwise),
     ],
+    activate_reference,
 )
 
 

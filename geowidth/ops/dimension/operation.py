@@ -9,11 +9,12 @@ import numpy as np
 from geowidth import inputs
 from geowidth.errors import UserError, choose_several, flag, shown, whole
 from geowidth.inputs import ArrayLike
-from geowidth.ops.persistence.operation import check_distances, square_matrix
+from geowidth.ops.backend import Backend, Operation
+from geowidth.ops.dimension.estimators import ESTIMATORS, estimates
+from geowidth.ops.dimension.reference import dimension_reference
+from geowidth.ops.matrices import check_distances, square_matrix
 from geowidth.precision import Precision, epsilon
 
-ESTIMATORS = ("twonn_mle", "twonn_fit", "mle", "mle_mean")
-DISCARDED = 0.1  # the share of largest ratios that the TwoNN fit leaves out
 MERGED_WITHIN = 4  # units in the last place
 
 
@@ -42,6 +43,7 @@ def intrinsic_dimension(
     estimators: str | Sequence[str] = ESTIMATORS,
     validate: bool = True,
     rounding: ArrayLike | None = None,
+    backend: str | None = None,
 ) -> DimensionResult:
     """Intrinsic dimension of the points behind a distance matrix, each repeated point counted once.
 
@@ -60,6 +62,7 @@ def intrinsic_dimension(
         estimators: names out of `ESTIMATORS`, at least one.
         validate: False skips the checks of the entries, for a matrix known to be in order.
         rounding: how far apart rounding may put two states of one point; see merge_duplicates.
+        backend: "numpy", the only one there is; None: that, or what GEOWIDTH_BACKEND says.
 
     Returns:
         DimensionResult. A value is infinite where all the distances that it compares are equal.
@@ -82,8 +85,7 @@ def intrinsic_dimension(
             f"there are {len(matrix)} distinct points ({merged} repeated); {', '.join(estimators)} at k = {k} "
             f"needs at least {needed}"
         )
-    nearest = _nearest_distances(matrix, needed - 1)
-    values = {name: _ESTIMATES[name](nearest, k) for name in estimators}
+    values = DIMENSION.choose("cpu", backend).run(matrix, k, estimators, needed - 1)
     return DimensionResult(values, k, len(matrix), merged)
 
 
@@ -133,47 +135,4 @@ def _checked_estimators(estimators, k):
     return names, whole("k", k, 3 if "mle_mean" in names else 2)
 
 
-def _nearest_distances(matrix, count):
-    """(N, count): each point's nearest distances, in increasing order; the zero to itself comes first and goes."""
-    nearest = np.sort(np.partition(matrix, count, axis=1)[:, : count + 1], axis=1)[:, 1:]
-    finite = np.isfinite(nearest).all(axis=1)
-    if not finite.all():
-        i = int(np.argmin(finite))
-        raise UserError(f"point {i} has fewer than {count} others at a finite distance; make its distances finite")
-    return nearest
-
-
-def _quotient(numerator, denominator):
-    return float(numerator / denominator) if denominator > 0 else np.inf
-
-
-def _log_ratios(nearest):
-    return np.log(nearest[:, 1] / nearest[:, 0])
-
-
-def _twonn_mle(nearest, _):
-    return _quotient(len(nearest) - 1, _log_ratios(nearest).sum())
-
-
-def _twonn_fit(nearest, _):
-    points = len(nearest)
-    used = int(points * (1 - DISCARDED))
-    ratios = np.sort(_log_ratios(nearest))[:used]
-    levels = -np.log1p(-np.arange(1, used + 1) / points)
-    return _quotient(ratios @ levels, ratios @ ratios)
-
-
-def _log_sums(nearest, k):
-    return np.log(nearest[:, k - 1 : k] / nearest[:, : k - 1]).sum(axis=1)
-
-
-def _mle(nearest, k):
-    return _quotient(len(nearest) * (k - 1), _log_sums(nearest, k).sum())
-
-
-def _mle_mean(nearest, k):
-    with np.errstate(divide="ignore"):
-        return float(np.mean((k - 2) / _log_sums(nearest, k)))
-
-
-_ESTIMATES = {"twonn_mle": _twonn_mle, "twonn_fit": _twonn_fit, "mle": _mle, "mle_mean": _mle_mean}
+DIMENSION = Operation("dimension", [Backend("numpy", ("cpu",), estimates)], dimension_reference)

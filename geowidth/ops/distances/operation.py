@@ -29,6 +29,7 @@ from geowidth.ops.distances import cuda as _distances_cuda
 from geowidth.ops.distances import native as _distances_native
 from geowidth.ops.distances import torch as _distances_torch
 from geowidth.ops.distances import triton as _distances_triton
+from geowidth.ops.distances.reference import pairwise_distances_reference
 from geowidth.ops.threads import thread_count
 
 Matrix = torch.Tensor | np.ndarray
@@ -335,4 +336,5 @@ OPERATION = Operation(
         Backend("triton", ("cpu",), _distances_triton.run, _compiled(triton_support.why_not_cpu)),
         Backend("torch", ("cpu", "cuda"), _distances_torch.run),
     ],
+    pairwise_distances_reference,
 )

@@ -20,6 +20,7 @@ from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.costs import cost_pair, weights
 from geowidth.ops.entropic.descent import RANK, SMALL, Problem, Side, exponent_of
+from geowidth.ops.entropic.reference import entropic_gromov_reference
 from geowidth.ops.entropic.search import Search
 from geowidth.ops.entropic.starts import named_starts
 from geowidth.ops.products import float32_products
@@ -200,4 +201,5 @@ ENTROPIC_GROMOV_WASSERSTEIN = Operation(
         Backend("triton", ("cpu",), partial(_solve, step=TritonStep), triton_support.why_not_cpu),
         Backend("torch", ("cpu", "cuda"), partial(_solve, step=TorchStep)),
     ],
+    entropic_gromov_reference,
 )

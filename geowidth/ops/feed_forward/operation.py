@@ -25,7 +25,7 @@ from geowidth.ops.activation.torch import TorchElementwise
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.feed_forward.blockwise import Blockwise, rows_per_block
 from geowidth.ops.feed_forward.problem import Needs, Problem, gradient_rows, padded
-from geowidth.ops.feed_forward.reference import ffn_plain
+from geowidth.ops.feed_forward.reference import ffn_plain, ffn_reference
 from geowidth.ops.products import float32_products, product_dtype
 
 RECOMPUTE = (None, "gate_up")
@@ -59,6 +59,7 @@ OPERATION = Operation(
         Backend("triton", ("cuda", "cpu"), TritonImplementation, triton_support.why_not),
         Backend("torch", ("cpu", "cuda"), Blockwise(TorchElementwise)),
     ],
+    ffn_reference,
 )
 
 

@@ -26,6 +26,7 @@ from geowidth.ops.costs import cost_pair
 from geowidth.ops.gromov.cuda import CudaKernels
 from geowidth.ops.gromov.descent import STARTS, solve
 from geowidth.ops.gromov.native import NativeKernels
+from geowidth.ops.gromov.reference import energy_reference
 from geowidth.ops.gromov.scale import common_exponent, in_units_of, rescaled
 from geowidth.ops.gromov.torch import TorchKernels
 from geowidth.ops.threads import thread_count, torch_threads
@@ -146,4 +147,5 @@ GROMOV_WASSERSTEIN = Operation(
         Backend("cuda", ("cuda",), partial(_run, CudaKernels), cuda_support.why_not),
         Backend("torch", ("cpu", "cuda"), partial(_run, TorchKernels)),
     ],
+    energy_reference,
 )

@@ -71,4 +71,5 @@ ASSIGNMENT = Operation(
         Backend("cuda", ("cuda",), assignment_cuda, cuda_support.why_not),
         Backend("torch", ("cpu", "cuda"), assignment_reference),
     ],
+    assignment_reference,
 )

@@ -1,5 +1,6 @@
-"""Degree-one persistence diagrams and their distance."""
+"""Degree-one persistence diagrams."""
 
-from geowidth.ops.persistence.operation import DiagramMatching, diagram_distance, diagram_matching, persistence_diagram
+from geowidth.ops.persistence.operation import persistence_diagram
+from geowidth.ops.persistence.reference import persistence_reference
 
-__all__ = ["DiagramMatching", "diagram_distance", "diagram_matching", "persistence_diagram"]
+__all__ = ["persistence_diagram", "persistence_reference"]

@@ -19,6 +19,7 @@ from geowidth.ops.costs import weights
 from geowidth.ops.threads import thread_count
 from geowidth.ops.transport.cuda import CudaStep
 from geowidth.ops.transport.native import NativeStep
+from geowidth.ops.transport.reference import sinkhorn_reference
 from geowidth.ops.transport.torch import TorchStep
 from geowidth.ops.transport.triton import TritonStep
 
@@ -98,4 +99,5 @@ SINKHORN = Operation(
         Backend("triton", ("cpu",), TritonStep, triton_support.why_not_cpu),
         Backend("torch", ("cpu", "cuda"), TorchStep),
     ],
+    sinkhorn_reference,
 )
