@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.measure.states import capture as capture
     from geowidth.measure.statistics import DEFAULT_STATISTICS as DEFAULT_STATISTICS
     from geowidth.measure.statistics import STATISTICS as STATISTICS
+    from geowidth.ops.diagrams import DiagramMatching as DiagramMatching
+    from geowidth.ops.diagrams import diagram_distance as diagram_distance
+    from geowidth.ops.diagrams import diagram_matching as diagram_matching
     from geowidth.ops.dimension import DimensionResult as DimensionResult
     from geowidth.ops.dimension import intrinsic_dimension as intrinsic_dimension
     from geowidth.ops.dimension import merge_duplicates as merge_duplicates
-    from geowidth.ops.persistence import DiagramMatching as DiagramMatching
-    from geowidth.ops.persistence import diagram_distance as diagram_distance
-    from geowidth.ops.persistence import diagram_matching as diagram_matching
     from geowidth.ops.persistence import persistence_diagram as persistence_diagram
 
 _HOMES = {

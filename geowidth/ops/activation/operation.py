@@ -7,6 +7,7 @@ from geowidth.inputs import floating
 from geowidth.ops import triton_support
 from geowidth.ops.activation.functions import activation_function
 from geowidth.ops.activation.native import NativeElementwise
+from geowidth.ops.activation.reference import activate_reference
 from geowidth.ops.activation.torch import TorchElementwise
 from geowidth.ops.activation.triton import TritonElementwise
 from geowidth.ops.backend import Backend, Operation, why_not_native
