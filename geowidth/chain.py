@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from geowidth import records
 from geowidth.allocate.arms import Arm, parse_arms
-from geowidth.errors import UserError, choose, whole
+from geowidth.errors import UserError, choose, seed_number, whole
 from geowidth.files import PathLike
 from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import duration, tell
@@ -92,7 +92,7 @@ def resolve(
     if "uniform" not in [arm.text for arm in arms]:
         named = " ".join(arm.text for arm in arms)
         raise UserError(f"arms are {named}; uniform must be among them: it is the reference")
-    seeds = tuple(whole("a seed", seed, 0) for seed in (chosen.run.seeds if seeds is None else seeds))
+    seeds = tuple(seed_number("a seed", seed) for seed in (chosen.run.seeds if seeds is None else seeds))
     if not seeds or len(set(seeds)) != len(seeds):
         raise UserError(f"seeds are {' '.join(map(str, seeds))}; name at least one, each once")
     steps = whole("steps", chosen.training.steps if steps is None else steps, 1)

@@ -8,6 +8,7 @@ from typing import TypeVar
 Chosen = TypeVar("Chosen")
 
 MOST = 2**31 - 1  # of a count that compiled code takes as a 32-bit integer
+MOST_SEED = 2**53 - 1  # every reader of JSON keeps it
 
 
 class UserError(ValueError):
@@ -62,6 +63,11 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
             f"{name} is {shown(value)}; allowed: whole numbers from {least} {'up' if most is None else f'to {most}'}"
         )
     return int(found)
+
+
+def seed_number(name: str, value: object) -> int:
+    """`value` as an int that records of trainings can hold and every reader of theirs gives back."""
+    return whole(name, value, 0, MOST_SEED)
 
 
 def number(name: str, value: object, allowed: str, fits: Callable[[float], bool]) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from geowidth.artifacts.cost import MOST_COUNTED, MOST_LAYERS
 from geowidth.artifacts.per_layer import per_layer
 from geowidth.artifacts.work_profile import WorkProfile
-from geowidth.errors import UserError, shown, whole
+from geowidth.errors import UserError, seed_number, shown, whole
 from geowidth.files import PathLike, file_path
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Problem:
         object.__setattr__(self, "layers", whole("layers", self.layers, 1, MOST_LAYERS))
         if self.base_width is not None:
             object.__setattr__(self, "base_width", whole("base width", self.base_width, 1, MOST_COUNTED))
-        object.__setattr__(self, "seed", whole("seed", self.seed, 0))
+        object.__setattr__(self, "seed", seed_number("seed", self.seed))
 
     @property
     def depth(self) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from geowidth import records
 from geowidth.diagnose.sweep import Sweep
-from geowidth.errors import UserError
+from geowidth.errors import UserError, seed_number
 from geowidth.files import PathLike
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class CalibrationDesign:
     def __post_init__(self):
         if self.steps is None:
             object.__setattr__(self, "steps", self.preset.training.steps)
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+        object.__setattr__(self, "seeds", tuple(seed_number("a seed", seed) for seed in self.seeds))
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds are {' '.join(map(str, self.seeds))}; allowed: different whole numbers from 0 up")
         if len(self.factors) < 2 or not all(0 < f < np.inf for f in self.factors):
             raise UserError(f"factors are {self.factors}; allowed: two or more different numbers above 0")

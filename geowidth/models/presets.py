@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from geowidth.errors import UserError, choose, shown, whole
+from geowidth.errors import MOST, UserError, choose, shown, whole
 from geowidth.models.transformer import ModelConfig
 from geowidth.registry import Registry
 
@@ -46,9 +46,8 @@ class TrainingSettings:
 
     def __post_init__(self):
         for name in ("steps", "batch", "microbatch", "evaluations", "evaluation_windows", "threads"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
-        if self.threads > MOST_THREADS:
-            raise UserError(f"threads is {self.threads}; allowed: 1 to {MOST_THREADS}")
+            most = MOST_THREADS if name == "threads" else MOST
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1, most))
         above, below = {"learning_rate", "epsilon", "clip"}, {"beta1", "beta2"}
         for name in ("learning_rate", "warmup", "final_rate", "weight_decay", "beta1", "beta2", "epsilon", "clip"):
             value = getattr(self, name)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from geowidth import records
-from geowidth.errors import UserError, whole
+from geowidth.errors import UserError, seed_number
 from geowidth.files import PathLike
 from geowidth.models.presets import Preset, TrainingSettings, preset_named
 from geowidth.models.storage import save_model
@@ -128,7 +128,8 @@ def prepare(
     model = preset.with_widths(widths)
     model.check_memory("training a model", 4)  # its parameters, gradients and two moments
     settings = preset.with_training(steps=steps, **changes)
-    seed = whole("seed", seed, 0)
+    check_batch_memory(model, settings)
+    seed = seed_number("seed", seed)
     text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
     for name in ("train", "validation"):
         windows(text.split(name), model.context, 1)

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from geowidth import memory
+from geowidth.chain import resolve
 from geowidth.cli import gromov as gromov_command
+from geowidth.diagnose.calibration_design import CalibrationDesign
 from geowidth.errors import UserError
 from geowidth.geometry import GEOMETRIES, paired_distances, poincare_distance, reference_distances
 from geowidth.measure import Clouds, MeasureSettings, measure_clouds
+from geowidth.models.presets import preset_named
 from geowidth.text.sequences import sequences_of
+from geowidth.train import train
 
 
 def draw(*shape, seed=0):
@@ -93,3 +98,30 @@ def test_G2_gromov_ignores_no_flag(given, words):
     )
     with pytest.raises(UserError, match=words):
         gromov_command.run(arguments)
+
+
+@pytest.mark.parametrize("seed", [10**18, 2**63, 10**20])
+def test_G2_a_seed_that_records_cannot_hold_is_refused_before_any_training(tmp_path, seed):
+    with pytest.raises(UserError, match="seed is 1|seed is 9"):
+        train("pico", seed=seed, out=tmp_path / "training", steps=1)
+    with pytest.raises(UserError, match="whole numbers from 0 to 9007199254740991"):
+        resolve("pico", seeds=[0, seed])
+    with pytest.raises(UserError, match="whole numbers from 0 to 9007199254740991"):
+        CalibrationDesign(preset_named("pico"), seeds=(0, seed))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch": 10**20}, "batch is 10"),
+        ({"batch": 2**31 - 1}, "a batch of 2147483647 sequences takes"),
+        ({"batch": 10**7, "microbatch": 10**7}, "a microbatch of 10000000 sequences takes"),
+        ({"steps": 10**20}, "steps is 10"),
+    ],
+)
+def test_H8_a_batch_beyond_the_memory_is_refused(tmp_path, monkeypatch, changes, words):
+    monkeypatch.setattr(memory, "available", lambda: 2**35)
+    with pytest.raises(UserError, match=words):
+        train("pico", out=tmp_path / "training", **changes)
+    assert not list(tmp_path.iterdir())

@@ -39,7 +39,7 @@ def test_train_resume_and_finished(tiny, text, schedule, tmp_path, capsys):
         (["--corpus", "nothing.txt"], "'nothing.txt' does not exist"),
         (["--batch", "0"], "batch is 0"),
         (["--threads", "0"], "threads is 0"),
-        (["--threads", "100000"], "threads is 100000; allowed: 1 to"),
+        (["--threads", "100000"], "threads is 100000; allowed: whole numbers from 1 to 1024"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(tiny, tmp_path, capsys, arguments, words):

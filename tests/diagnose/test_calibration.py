@@ -161,7 +161,7 @@ def test_an_exponent_at_the_end_of_the_search_is_said_to_be_there():
     [
         (["--preset", "nono"], "preset is 'nono'"),
         (["--seeds", "0", "0"], "seeds are 0 0"),
-        (["--seeds", "-1"], "seeds are -1"),
+        (["--seeds", "-1"], "a seed is -1"),
         (["--factors", "2"], "two or more different"),
         (["--factors", "2", "-1"], "two or more different"),
         (["--factors", "2", "nan"], "two or more different"),
