@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from geowidth import records
+from geowidth import memory, records
 from geowidth.errors import UserError, seed_number
 from geowidth.files import PathLike
 from geowidth.models.presets import Preset, TrainingSettings, preset_named
@@ -136,6 +136,15 @@ def prepare(
     if arm is None:
         arm = "uniform" if len(set(model.widths)) == 1 else "custom"
     return Training(preset.name, folder, str(arm), model, settings, seed, text)
+
+
+def check_batch_memory(model: ModelConfig, settings: TrainingSettings) -> None:
+    """Refuse a batch whose token ids, or a microbatch whose logits and their gradient, this machine has no room for."""
+    batch, microbatch = settings.batch, min(settings.batch, settings.microbatch)
+    ids = 2 * 8 * batch * (model.context + 1)  # where they lie and what they are, int64
+    memory.check(f"a batch of {batch} sequences", ids, "use a smaller batch")
+    logits = 2 * 4 * microbatch * model.context * model.vocabulary
+    memory.check(f"a microbatch of {microbatch} sequences", logits, "use a smaller microbatch")
 
 
 class Trainer:
