@@ -108,6 +108,13 @@ class Problem:
         """E + eps KL, entropy = sum plan * log plan."""
         return self.energy(quadratic, linear) + self.eps * (entropy - self.independent)
 
+    def of_identity(self):
+        """(E, KL) of the identity, where it is a coupling."""
+        weighted = (self.d1 * self.step.a[:, None]).mul_(self.step.a)
+        linear = (self.step.r.double() * self.step.s.double()) @ self.a
+        value = self.energy(self.step.inner(weighted, self.d2), linear.item())
+        return max(0.0, value), -(self.a @ self.a.log()).item()
+
 
 def round_onto_marginals(plan, a, b, marginals):
     """plan (n, m) becomes a coupling of a and b nearby (Altschuler, Weed, Rigollet, NeurIPS 2017, Algorithm 2).

@@ -3,7 +3,9 @@
 The problem is not convex, and two things go wrong with one descent: it ends above what another start reaches, or at a
 saddle, where symmetry holds it though nearby couplings are better (the product coupling is one below a certain eps).
 So several starts are descended from, and from the lowest end the search goes on: it is disturbed and descended from
-again, at the problem's eps, and cooled down again from larger ones, until that lowers the objective no more.
+again, at the problem's eps, and cooled down again from larger ones, until that lowers the objective no more. Where the
+objective still curves down from there, descents go on along that direction. A start below the end it led to is itself
+an end.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +14,8 @@ from functools import cached_property
 import torch
 
 from geowidth.ops.entropic import starts as entropic_starts
-from geowidth.ops.entropic.descent import SMALL, Run
+from geowidth.ops.entropic.curvature import Curvature
+from geowidth.ops.entropic.descent import FINEST, INNER_MOST, NOISE, SMALL, Run, round_onto_marginals
 from geowidth.ops.entropic.starts import Disturbance, is_matching
 
 HOTTEST = 1.0  # eps_rel from which the annealed starts are cooled: little more than the product coupling is left there
@@ -28,6 +31,8 @@ TRIALS = 10  # disturbances of lowest ends, one after another
 # synthetic: Gaussian, clustered, curves, 1 to 32 dimensions, all noises; 90 of SmolLM2's layers) 124 were so
 # chosen; the rest of the search would have lowered 10 of these by more than 0.01 %, by 0.6 % at most.
 WELL_MATCHED = {"points": 64, "eps_rel": 0.05, "of_product": 0.15}
+SADDLE = -1e-3  # of eps: a least curvature below this is a saddle's
+ALONG = 0.3, 0.03  # sums of sizes of the steps along a saddle's direction, the first that leads lower
 GAIN = 3e-5  # of an objective: less is what descents to one minimum differ by
 
 
@@ -53,6 +58,7 @@ class Search:
         self.tolerance, self.max_iterations = tolerance, max_iterations
         self.iterations = self.exact_products = self.passes = 0
         self.lowest = None
+        self.begun = []
         small = max(len(problem.a), len(problem.b)) <= SMALL
         self.cooling, self.reheated = (COOLING, REHEATED) if small else BRIEF
 
@@ -70,6 +76,8 @@ class Search:
         if not self.well_matched():
             reheated = any(name == "auto" for name, _ in starts)
             self.settle(self.reheated if reheated else ())
+        if self.stay():
+            self.settle(())
         return self.lowest
 
     def automatic(self):
@@ -86,18 +94,61 @@ class Search:
         if name == "annealed":
             for factor in self.cooling:
                 self.offer(self.cooled(entropic_starts.product(problem), name, HOTTEST * problem.factor, factor))
-            return
+        else:
+            self.offer(self.descend(self.coupling(name, plan), name))
+        self.begun.append((self.objective_at(name, plan), name, plan))
+
+    def coupling(self, name, plan=None):
+        """A start's coupling, in memory of its own."""
+        problem = self.problem
         if name == "third_bound":
             plan = entropic_starts.third_bound(problem, *self.costs, self.exponent)
-        elif plan is None:
-            plan = getattr(entropic_starts, name)(problem)
-        plan = plan.to(problem.dtype).contiguous()
-        self.offer(self.descend(plan, name))
+        elif name != "plan":
+            plan = {"identity": entropic_starts.identity}.get(name, entropic_starts.product)(problem)
+        return plan.to(problem.dtype, copy=True, memory_format=torch.contiguous_format)
+
+    def objective_at(self, name, plan):
+        """(objective, E, KL) of a start itself; for "annealed", of the product coupling."""
+        problem = self.problem
+        if name in ("product", "annealed"):
+            value, kl = problem.constant, 0.0
+        elif name == "identity":
+            value, kl = problem.of_identity()
+        else:
+            _, value, kl = Run(problem, self.coupling(name, plan), self.tolerance, 0).result()
+        return value + problem.eps * kl, value, kl
+
+    def stay(self):
+        """Keep the lowest start itself where it is lower than all ends; True where it is."""
+        problem = self.problem
+        (objective, value, kl), name, plan = min(self.begun, key=lambda start: start[0])
+        noise = NOISE[problem.dtype] * (abs(problem.constant) + problem.eps)
+        if objective >= self.lowest.objective - noise:
+            return False
+        plan, error, change = self.still_moves(self.coupling(name, plan))
+        converged = max(change, error) <= self.tolerance
+        self.lowest = Descent(plan, value, kl, objective, error, change, converged, name)
+        return True
+
+    def still_moves(self, plan):
+        """(plan, rounded; marginal error and sum of moves of an exact step from there)."""
+        problem = self.problem
+        step = problem.step
+        plan = round_onto_marginals(plan, problem.a, problem.b, step.marginals)
+        step.f.zero_(), step.g.zero_()
+        gradient = problem.exact(plan, torch.empty_like(plan))
+        error, passes, change, *_ = step(gradient, 4 / problem.eps_rel, plan.clone(), FINEST[plan.dtype], INNER_MOST)
+        self.iterations, self.exact_products, self.passes = (
+            self.iterations + 1, self.exact_products + 1, self.passes + passes,
+        )  # fmt: skip
+        return plan, error, change
 
     def offer(self, descent):
-        """Keep a descent if it is lower; True if it is."""
+        """Keep a descent if it is lower, by any amount where it alone converged; True if it is."""
         kept = self.lowest
-        better = kept is None or descent.objective < kept.objective - GAIN * abs(kept.objective)
+        settles = kept is not None and descent.converged and not kept.converged
+        gain = 0.0 if settles else GAIN
+        better = kept is None or descent.objective < kept.objective - gain * abs(kept.objective)
         if better:
             self.lowest = descent
         return better
@@ -119,15 +170,39 @@ class Search:
         return self.descend(self.disturbed(plan), name)
 
     def settle(self, heats):
-        """Disturb the lowest end, and cool it down from `heats` times eps, until nothing lower is found."""
+        """Go on from the lowest end until nothing lower is found."""
         for trial in range(TRIALS):
-            lower = False
-            for heat in (1.0, *(heats if trial < ROUNDS else ())):
-                end = self.lowest
-                lower |= self.offer(self.cooled(end.plan, end.start, heat * self.problem.eps, COOLING[0]))
-            if not lower:
+            if not (self.shaken(heats if trial < ROUNDS else ()) or self.off_saddle()):
                 return
         self.lowest = replace(self.lowest, converged=False)
+
+    def shaken(self, heats):
+        """Disturb the lowest end, and cool it down from `heats` times eps; True where that led lower."""
+        lower = False
+        for heat in (1.0, *heats):
+            end = self.lowest
+            lower |= self.offer(self.cooled(end.plan, end.start, heat * self.problem.eps, COOLING[0]))
+        return lower
+
+    def off_saddle(self):
+        """Where the lowest end is a saddle, descend along its direction; True where that led lower.
+
+        A saddle that holds is not converged. Ends of more than entropic_descent.SMALL points are not looked at.
+        """
+        end = self.lowest
+        if not end.converged or max(end.plan.shape) > SMALL:
+            return False
+        curvature, direction = Curvature(self.problem, end.plan).least(self.disturbed(torch.ones_like(end.plan)).log())
+        if curvature >= SADDLE:
+            return False
+        for size in ALONG:
+            sides = [self.descend((end.plan + s * direction).to(end.plan.dtype), end.start) for s in (size, -size)]
+            lowest = min(sides, key=lambda side: side.objective)
+            if lowest.objective < end.objective:
+                self.lowest = lowest
+                return True
+        self.lowest = replace(end, converged=False)
+        return False
 
     def well_matched(self):
         """Whether the lowest end is the identity's, so clearly that the search stops there: see WELL_MATCHED."""
@@ -138,6 +213,7 @@ class Search:
             and len(problem.a) >= limits["points"]
             and problem.eps_rel >= limits["eps_rel"]
             and end.value <= limits["of_product"] * problem.constant
+            and end.objective <= problem.constant  # of the product coupling
         )
 
     def _run(self, problem, plan, tolerance, most, diagonal=False, last=False):
