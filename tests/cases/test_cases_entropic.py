@@ -1,5 +1,6 @@
 """Entropic Gromov-Wasserstein and Sinkhorn: saddles, starts, weights and costs at the ends of the number ranges."""
 
+import itertools
 import json
 import math
 
@@ -9,10 +10,13 @@ import torch
 
 from geowidth import cli
 from geowidth.errors import UserError
+from geowidth.ops.entropic.curvature import Curvature
+from geowidth.ops.entropic.descent import Problem, Side, round_onto_marginals
 from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
 from geowidth.ops.entropic.reference import entropic_objective_reference
 from geowidth.ops.gromov.reference import energy_reference
 from geowidth.ops.transport.operation import sinkhorn
+from geowidth.ops.transport.torch import TorchStep
 
 BACKENDS = ("native", "torch")
 both = pytest.mark.parametrize("backend", BACKENDS)
@@ -40,6 +44,24 @@ def bipartite(n):
     return (side[:, None] != side).double()
 
 
+def paths(n):
+    """Path distances in K_n,n: 1 between the sides, 2 within."""
+    return 2 * (1 - torch.eye(2 * n, dtype=torch.float64)) - bipartite(n)
+
+
+def cube():
+    """Path distances in the graph of the cube."""
+    i = torch.arange(8)
+    bits = i[:, None] ^ i
+    return sum((bits >> k) & 1 for k in range(3)).double()
+
+
+def triangles():
+    """Two equal triangles at a distance."""
+    one = np.array([[0, 0], [1, 0], [0.5, math.sqrt(0.75)]])
+    return distances(np.concatenate([one, one + [10, 0]]))
+
+
 def gap_and_copies(jitter=0.0):
     """Two points with gap 2, and six on the same places, three each."""
     places = np.repeat([0.0, 2.0], 3) + jitter * np.random.default_rng(0).standard_normal(6)
@@ -47,17 +69,22 @@ def gap_and_copies(jitter=0.0):
 
 
 def check_minimum(c1, c2, result):
-    """No negative curvature: dense second variation of the objective on directions that keep the marginals."""
-    n, m = result.plan.shape
+    """No negative curvature."""
+    least = dense_least(c1, c2, result.plan.double(), result.eps)
+    assert least >= -1.1e-3 * result.eps, f"curvature {least:g} at eps {result.eps:g}"
+
+
+def dense_least(c1, c2, plan, eps):
+    """The least second variation of the objective on directions that keep the marginals, over sum X^2 / T."""
+    n, m = plan.shape
     rows, columns = torch.eye(n, dtype=torch.float64), torch.eye(m, dtype=torch.float64)
     sums = torch.cat([torch.kron(rows, torch.ones(1, m)), torch.kron(torch.ones(1, n), columns)])
-    root = result.plan.double().flatten().sqrt()
+    root = plan.flatten().sqrt()
     _, singular, basis = torch.linalg.svd(sums * root)
     basis = basis[int((singular > 1e-10).sum()) :].T * root[:, None]
     quadratic = -4 * torch.kron(c1.double(), c2.double())
-    form = basis.T @ quadratic @ basis + result.eps * torch.eye(basis.shape[1], dtype=torch.float64)
-    least = torch.linalg.eigvalsh((form + form.T) / 2)[0].item()
-    assert least >= -1e-3 * result.eps, f"curvature {least:g} at eps {result.eps:g}"
+    form = basis.T @ quadratic @ basis + eps * torch.eye(basis.shape[1], dtype=torch.float64)
+    return torch.linalg.eigvalsh((form + form.T) / 2)[0].item()
 
 
 # ---- H3: starts and saddles
@@ -119,6 +146,117 @@ def test_H3_auto_is_no_higher_than_any_of_its_starts():
             for start in ("auto", "identity", "product", "third_bound", "annealed")
         }
         assert ends.pop("auto") <= (1 + 1e-4) * min(ends.values())
+
+
+@pytest.mark.parametrize("start", ("identity", "product", "auto"))
+@pytest.mark.parametrize(
+    "costs", [paths(4), paths(3), bipartite(3), cycle(6), cycle(8), cycle(12), cube(), triangles()],
+    ids=["K4,4", "K3,3", "K3,3 adjacency", "C6", "C8", "C12", "cube", "triangles"],
+)  # fmt: skip
+def test_H3_what_converged_from_any_start_is_a_minimum(costs, start):
+    for seed, eps_rel in itertools.product((1, 2, 3), (0.1, 0.01)):
+        other = permuted(costs, seed)
+        found = entropic_gromov_wasserstein(costs, other, eps_rel=eps_rel, start=start)
+        assert found.converged
+        check_minimum(costs, other, found)
+        if start == "auto":  # as low as the renaming itself
+            assert found.objective <= found.eps * math.log(len(costs)) * (1 + 1e-3)
+
+
+def test_H3_path_distances_of_bipartite_graphs_leave_the_saddle_that_a_disturbance_does_not():
+    sizes = itertools.product((3, 4, 5, 7, 10), (1, 3, 5), ("native",))  # of 20 points Lanczos' iteration tells
+    for n, seed, backend in (*sizes, (4, 3, "torch")):
+        other = permuted(paths(n), seed)
+        found = entropic_gromov_wasserstein(paths(n), other, eps_rel=0.01, start="identity", backend=backend)
+        assert found.converged, (n, seed)
+        check_minimum(paths(n), other, found)
+
+
+def test_H3_permuted_duplicates_are_minima_and_no_higher_than_any_start():
+    places = np.random.default_rng(0).standard_normal((4, 2))
+    costs = distances(np.repeat(places, 3, 0))
+    for seed in (1, 2, 3):
+        other = permuted(costs, seed)
+        for start in ("identity", "product", "auto"):
+            found = entropic_gromov_wasserstein(costs, other, eps_rel=0.01, start=start)
+            assert found.converged
+            check_minimum(costs, other, found)
+        assert found.value < 1e-6
+
+
+def test_H3_least_curvature_agrees_with_the_dense_second_variation():
+    random = np.random.default_rng(0)
+    c1, c2 = (distances(random.standard_normal((n, 2))) for n in (19, 17))
+    a, b = (torch.from_numpy(random.dirichlet(np.full(n, 3.0))) for n in (19, 17))
+    problem = Problem(Side(c1, a), Side(c2, b), a, b, 0.3, torch.float64, TorchStep, 1)
+    noise = torch.from_numpy(random.standard_normal((19, 17)))
+    for plan in (torch.outer(a, b), entropic_gromov_wasserstein(c1, c2, eps=0.3, p=a, q=b).plan):
+        least, direction = Curvature(problem, plan).least(noise)
+        assert least == pytest.approx(dense_least(c1, c2, plan, 0.3) / 0.3, rel=1e-4, abs=1e-4)
+        assert direction.sum(0).abs().max() < 1e-12 and direction.sum(1).abs().max() < 1e-12
+        along = 0.3 * (direction**2 / plan).sum() - 4 * ((c1 @ direction @ c2) * direction).sum()
+        assert along / (direction**2 / plan).sum() / 0.3 == pytest.approx(least, rel=1e-3, abs=1e-4)
+
+
+# ---- H3: no end above a start
+
+
+def oscillating():
+    """Matrices that are no metrics, 2 points each, on which whole mirror steps go up and down."""
+    one = torch.tensor([[1.295, -1.053], [-1.053, -0.397]], dtype=torch.float64)
+    other = torch.tensor([[0.0, 30.8], [30.8, 0.0]], dtype=torch.float64)
+    return one, other, torch.tensor([0.5, 0.5]).double(), torch.tensor([0.5143, 0.4857]).double()
+
+
+@pytest.mark.parametrize(
+    ("start", "backend"),
+    [("auto", "native"), ("product", "native"), ("annealed", "native"), (["identity", "product"], "native"),
+     ("product", "torch")],
+)  # fmt: skip
+def test_H3_no_end_is_above_the_product_coupling(start, backend):
+    c1, c2, p, q = oscillating()
+    if "identity" in start:
+        p = q
+    product = energy_reference(c1, c2, torch.outer(p, q))
+    for eps_rel in (0.001, 0.005, 0.02, 0.1) if backend == "native" else (0.005,):
+        found = entropic_gromov_wasserstein(c1, c2, p=p, q=q, eps_rel=eps_rel, start=start, backend=backend)
+        assert found.objective <= product * (1 + 1e-12)
+        assert found.value == pytest.approx(energy_reference(c1, c2, found.plan), rel=1e-9)
+        assert math.isfinite(found.change)
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32))
+@pytest.mark.parametrize("iterations", (1, 3, 300))
+def test_H3_no_end_is_above_its_own_start(iterations, dtype):
+    rounding = 1e-12 if dtype == torch.float64 else 1e-6
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        n, m = (5, 5) if seed % 2 else (4, 6)
+        c1, c2 = (torch.from_numpy(c + c.T).to(dtype) for c in (random.standard_normal((k, k)) for k in (n, m)))
+        p = torch.from_numpy(random.dirichlet(np.ones(n))).clamp(min=1e-3)
+        p, q = p / p.sum(), None if m != n else p / p.sum()
+        full_q = torch.full((m,), 1 / m).double() if q is None else q
+        given = torch.from_numpy(random.random((n, m)))
+        given = round_onto_marginals(given / given.sum(), p, full_q, lambda t: (t.sum(1), t.sum(0)))
+        starts = {"product": torch.outer(p, full_q), "plan": given} | ({"identity": torch.diag(p)} if n == m else {})
+        for name, plan in starts.items():
+            start = given if name == "plan" else name
+            found = entropic_gromov_wasserstein(c1, c2, p=p, q=q, eps_rel=0.01, start=start, max_iterations=iterations)
+            highest = entropic_objective_reference(c1, c2, plan, found.eps, p, full_q)
+            scale = (c1.double().square().mean() + c2.double().square().mean()).item()
+            assert found.objective <= highest + rounding * scale, (seed, name)
+
+
+def test_H3_weights_of_a_thousandth_beside_others():
+    p = torch.tensor([1e-3, 0.333, 0.333, 0.333]).double()
+    p = p / p.sum()
+    costs = distances(np.random.default_rng(1).standard_normal((4, 2)))
+    for eps_rel, start in itertools.product((0.1, 0.01), ("auto", "identity", "product")):
+        found = entropic_gromov_wasserstein(costs, costs, p=p, q=p, eps_rel=eps_rel, start=start)
+        check_minimum(costs, costs, found)
+        assert found.converged and found.objective <= energy_reference(costs, costs, torch.outer(p, p))
+        if start != "product":
+            assert found.objective <= -found.eps * (p @ p.log()).item() * (1 + 1e-9)
 
 
 # ---- N18: unequal sizes and weights

@@ -1,7 +1,7 @@
 """Every op's result computed again, plainly and in float64, from what the op returns.
 
-Small random inputs, ugly ones among them (random_inputs.py): 2,000 an op, a tenth of that for entropic
-Gromov-Wasserstein and for the plain torch backends. GEOWIDTH_RANDOM_INPUTS=20000 sets another number.
+Small random inputs, ugly ones among them (random_inputs.py): 2,000 an op, a third of that for entropic Gromov-
+Wasserstein, a tenth for the plain torch backends. GEOWIDTH_RANDOM_INPUTS=20000 sets another number.
 """
 
 import itertools
@@ -73,7 +73,7 @@ def test_gromov_wasserstein(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_entropic_gromov_wasserstein(backend):
-    for g in generators(backend, share=10 if backend == "native" else 50):  # searches take their time
+    for g in generators(backend, share=3 if backend == "native" else 50):  # searches take their time
         n, m = (int(k) for k in g.integers(2, 6, 2))
         m = n if g.random() < 0.5 else m
         a, b = cost_pair(g, n, None if m == n else m)
@@ -96,7 +96,14 @@ def test_entropic_gromov_wasserstein(backend):
         kl = float((plan * np.log(np.where(plan > 0, ratio, 1))).sum())
         assert found.kl == pytest.approx(kl, rel=tolerance, abs=tolerance)
         assert found.objective == pytest.approx(found.value + found.eps * found.kl, rel=1e-12, abs=1e-300)
-        assert found.objective <= product + 10 * tolerance * (scale + found.eps)
+        single = a.dtype == np.float32
+        rounding = (1e-6 if single else 1e-12) * (
+            scale + found.eps
+        )  # scale: float32 costs are symmetric up to rounding
+        assert found.objective <= product + rounding
+        if n == m and np.array_equal(full_p, full_q):
+            kl = -(full_p @ np.log(full_p))
+            assert found.objective <= energy(*wide, np.diag(full_p)) + found.eps * kl + rounding
         assert found.gw == math.sqrt(found.value) and math.isfinite(found.change)
 
 

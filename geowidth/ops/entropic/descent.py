@@ -181,6 +181,12 @@ class Run:
                 self.low, since = False, 0  # cheap steps no longer help: exact ones from here on
             lowest, least, last = min(lowest, objective), min(least, residual), change
 
+    def begin_short(self, stride):
+        """Take steps of this share of a mirror step from the first on, all of them exact."""
+        self.low, self.stride = False, stride
+        logs = torch.log(self.plan, out=self.y).clamp_(min=-1000)
+        logs.div_(self.scale).sub_(torch.outer(self.problem.step.r, self.problem.step.s))
+
     def shorten(self, objective):
         """Of exact steps: halve them where they raised the objective, as those of indefinite D1 T D2 may.
 

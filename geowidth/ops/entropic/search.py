@@ -21,7 +21,7 @@ from geowidth.ops.entropic.starts import Disturbance, is_matching
 HOTTEST = 1.0  # eps_rel from which the annealed starts are cooled: little more than the product coupling is left there
 COOLING = 0.5, 0.8  # factors of eps between two levels of the annealed starts; each finds what the other misses,
 REHEATED = 2.0, 4.0, 8.0  # and times the problem's eps from which the lowest end is cooled again,
-BRIEF = (0.5,), (4.0,)  # or, of more than entropic_descent.SMALL points, where a level takes long, these
+BRIEF = (0.5,), (4.0,)  # or, of more than descent.SMALL points, where a level takes long, these
 LEVELS = 24  # at most
 COARSE = 1e-2, 50  # tolerance and steps at levels above the problem's eps
 ROUNDS = 3  # of reheating
@@ -33,6 +33,10 @@ TRIALS = 10  # disturbances of lowest ends, one after another
 WELL_MATCHED = {"points": 64, "eps_rel": 0.05, "of_product": 0.15}
 SADDLE = -1e-3  # of eps: a least curvature below this is a saddle's
 ALONG = 0.3, 0.03  # sums of sizes of the steps along a saddle's direction, the first that leads lower
+SHORT = (
+    1 / 8,
+    1 / 64,
+)  # of a mirror step: from starts below the ends that whole ones led to; of up to descent.SMALL points
 GAIN = 3e-5  # of an objective: less is what descents to one minimum differ by
 
 
@@ -51,7 +55,11 @@ class Descent:
 
 
 class Search:
-    """The descents of one call. lowest: the best end so far; iterations, exact_products, passes: of all descents."""
+    """The descents of one call.
+
+    lowest: the best end so far; begun: ((objective, E, KL), name, plan or None) of the starts; iterations,
+    exact_products, passes: of all descents.
+    """
 
     def __init__(self, problem, costs, exponent, tolerance, max_iterations):
         self.problem, self.costs, self.exponent = problem, costs, exponent
@@ -67,7 +75,7 @@ class Search:
         return Disturbance(self.problem)
 
     def solve(self, starts):
-        """The best Descent from `starts`, (name, plan or None) pairs as of entropic_starts.named_starts."""
+        """The best Descent from `starts`, (name, plan or None) pairs as of starts.named_starts."""
         for name, plan in starts:
             if name == "auto":
                 self.automatic()
@@ -92,11 +100,13 @@ class Search:
         """Descend from a named start or, named "plan", from one that was given."""
         problem = self.problem
         if name == "annealed":
+            self.begun.append(((problem.constant, problem.constant, 0.0), "product", None))
             for factor in self.cooling:
                 self.offer(self.cooled(entropic_starts.product(problem), name, HOTTEST * problem.factor, factor))
         else:
-            self.offer(self.descend(self.coupling(name, plan), name))
-        self.begun.append((self.objective_at(name, plan), name, plan))
+            coupling = self.coupling(name, plan)
+            self.begun.append((self.objective_at(name, coupling), name, plan))
+            self.offer(self.descend(coupling, name))
 
     def coupling(self, name, plan=None):
         """A start's coupling, in memory of its own."""
@@ -104,18 +114,18 @@ class Search:
         if name == "third_bound":
             plan = entropic_starts.third_bound(problem, *self.costs, self.exponent)
         elif name != "plan":
-            plan = {"identity": entropic_starts.identity}.get(name, entropic_starts.product)(problem)
+            plan = getattr(entropic_starts, name)(problem)
         return plan.to(problem.dtype, copy=True, memory_format=torch.contiguous_format)
 
-    def objective_at(self, name, plan):
-        """(objective, E, KL) of a start itself; for "annealed", of the product coupling."""
+    def objective_at(self, name, coupling):
+        """(objective, E, KL) of a start itself."""
         problem = self.problem
-        if name in ("product", "annealed"):
+        if name == "product":
             value, kl = problem.constant, 0.0
         elif name == "identity":
             value, kl = problem.of_identity()
         else:
-            _, value, kl = Run(problem, self.coupling(name, plan), self.tolerance, 0).result()
+            _, value, kl = Run(problem, coupling.clone(), self.tolerance, 0).result()
         return value + problem.eps * kl, value, kl
 
     def stay(self):
@@ -128,6 +138,8 @@ class Search:
         plan, error, change = self.still_moves(self.coupling(name, plan))
         converged = max(change, error) <= self.tolerance
         self.lowest = Descent(plan, value, kl, objective, error, change, converged, name)
+        for stride in SHORT if max(plan.shape) <= SMALL else ():
+            self.offer(self.descend(plan.clone(), name, stride))
         return True
 
     def still_moves(self, plan):
@@ -138,9 +150,9 @@ class Search:
         step.f.zero_(), step.g.zero_()
         gradient = problem.exact(plan, torch.empty_like(plan))
         error, passes, change, *_ = step(gradient, 4 / problem.eps_rel, plan.clone(), FINEST[plan.dtype], INNER_MOST)
-        self.iterations, self.exact_products, self.passes = (
-            self.iterations + 1, self.exact_products + 1, self.passes + passes,
-        )  # fmt: skip
+        self.iterations += 1
+        self.exact_products += 1
+        self.passes += passes
         return plan, error, change
 
     def offer(self, descent):
@@ -153,8 +165,8 @@ class Search:
             self.lowest = descent
         return better
 
-    def descend(self, plan, name):
-        run = self._run(self.problem, plan, self.tolerance, self.max_iterations, name == "identity", last=True)
+    def descend(self, plan, name, stride=1.0):
+        run = self._run(self.problem, plan, self.tolerance, self.max_iterations, name == "identity", True, stride)
         plan, value, kl = run.ended
         objective = value + self.problem.eps * kl
         return Descent(plan, value, kl, objective, run.error, run.change, run.converged, name)
@@ -187,7 +199,7 @@ class Search:
     def off_saddle(self):
         """Where the lowest end is a saddle, descend along its direction; True where that led lower.
 
-        A saddle that holds is not converged. Ends of more than entropic_descent.SMALL points are not looked at.
+        A saddle that holds is not converged. Ends of more than descent.SMALL points are not looked at.
         """
         end = self.lowest
         if not end.converged or max(end.plan.shape) > SMALL:
@@ -196,10 +208,10 @@ class Search:
         if curvature >= SADDLE:
             return False
         for size in ALONG:
-            sides = [self.descend((end.plan + s * direction).to(end.plan.dtype), end.start) for s in (size, -size)]
-            lowest = min(sides, key=lambda side: side.objective)
-            if lowest.objective < end.objective:
-                self.lowest = lowest
+            ends = [self.descend((end.plan + s * direction).to(end.plan.dtype), end.start) for s in (size, -size)]
+            ends.append(self.cooled(end.plan, end.start, self.problem.eps, COOLING[0]))
+            if lower := [other for other in ends if other.objective < end.objective]:
+                self.lowest = min(lower, key=lambda other: (not other.converged, other.objective))
                 return True
         self.lowest = replace(end, converged=False)
         return False
@@ -216,8 +228,10 @@ class Search:
             and end.objective <= problem.constant  # of the product coupling
         )
 
-    def _run(self, problem, plan, tolerance, most, diagonal=False, last=False):
+    def _run(self, problem, plan, tolerance, most, diagonal=False, last=False, stride=1.0):
         run = Run(problem, plan, tolerance, most, diagonal)
+        if stride < 1:
+            run.begin_short(stride)
         run.descend()
         if last:
             if max(plan.shape) < WELL_MATCHED["points"] or problem.eps_rel < WELL_MATCHED["eps_rel"]:
