@@ -51,7 +51,7 @@ class Chain:
         """What schedules read from the work profile where an arm does not say it."""
         return {"geometry": self.geometry, "statistic": self.statistic}
 
-    def signals(self) -> dict[str, tuple[str, ...]]:
+    def signals(self) -> dict[str, Any]:
         """({"geometries"}, {"statistics"}), tuples: those that are always measured, then what else an arm reads."""
         from geowidth.measure import MeasureSettings
 

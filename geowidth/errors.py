@@ -2,8 +2,8 @@
 
 import math
 import numbers
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar, cast
 
 Chosen = TypeVar("Chosen")
 
@@ -41,9 +41,9 @@ def choose(what: str, value: Chosen, allowed: Collection[object]) -> Chosen:
 def choose_several(what: str, values: object, allowed: Collection[object]) -> tuple[str, ...]:
     """A tuple of different names out of `allowed`, at least one: from one name or a sequence of them."""
     try:
-        names = (values,) if isinstance(values, str) else tuple(values)
+        names = (values,) if isinstance(values, str) else tuple(cast("Iterable[str]", values))
     except TypeError:  # None, a number
-        names = (values,)
+        names = (cast(str, values),)
     for name in names:
         choose(what, name, allowed)
     if not names or len(set(names)) < len(names):

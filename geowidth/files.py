@@ -128,10 +128,10 @@ def free_bytes(path: PathLike) -> int | None:
     """Bytes free for us on the disk that `path` is or will be on; None where the file system does not say."""
     folder = next((f for f in [Path(path), *Path(path).absolute().parents] if f.is_dir()), None)
     try:
-        facts = os.statvfs(folder)
-    except (OSError, AttributeError, TypeError):
+        facts = None if folder is None else os.statvfs(folder)
+    except (OSError, AttributeError):
         return None
-    return facts.f_bavail * facts.f_frsize if facts.f_blocks else None
+    return facts.f_bavail * facts.f_frsize if facts and facts.f_blocks else None
 
 
 def reserve(file: IO[bytes], size: int) -> None:
@@ -248,7 +248,7 @@ def holding(path: PathLike) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def lock(file: IO[bytes] | int) -> bool:
+def lock(file: IO[bytes] | IO[str] | int) -> bool:
     """Take the lock of an open file without waiting; False if another holds it.
 
     Where there are no such locks: always True.

@@ -7,7 +7,7 @@ form (a list of such values), or Each (an object whose values all have one form)
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from geowidth.errors import UserError, shown
 from geowidth.files import PathLike
@@ -32,12 +32,12 @@ class Each:
 Form: TypeAlias = Part | Each | dict[str, Any] | list[Any]
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether `value` is a real number, infinities and NaN included (a bool is not)."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def is_finite(value: object) -> bool:
+def is_finite(value: object) -> TypeGuard[float]:
     """Whether `value` is a finite real number that a float can hold."""
     return is_number(value) and -sys.float_info.max <= value <= sys.float_info.max
 

@@ -80,6 +80,7 @@ class Geometry:
 
     def of_angle(self, angle: Any, radius: float) -> Any:
         """from_angle of float64 angles: a tensor for a tensor, a numpy array (or scalar) for all else."""
+        assert self.from_angle is not None  # asked of angular geometries alone
         if isinstance(angle, torch.Tensor):
             return self._checked(self.from_angle(angle, radius), angle.shape, "from_angle")
         if self.arrays:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
 from geowidth.errors import UserError, choose, shown
 
@@ -32,7 +32,8 @@ class Registry(Mapping):
     """
 
     def __init__(self, what: str, kind: type | None = None, items: Iterable[Any] = ()) -> None:
-        self.what, self.kind, self._items = what, kind, {}
+        self.what, self.kind = what, kind
+        self._items: dict[str, Any] = {}
         for item in items:
             self.register(item)
 
@@ -54,7 +55,7 @@ class Registry(Mapping):
         self._items[name] = item
         return item
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Any:
         load_extensions()
         return self._items[choose(self.what, name, self._items)]
 
@@ -79,7 +80,7 @@ class Registry(Mapping):
         return f"Registry({self.what!r}, {list(self._items)})"
 
 
-def _fits(name):
+def _fits(name: object) -> TypeGuard[str]:
     """Whether option texts such as NAME/NAME=1,NAME can carry a name."""
     return isinstance(name, str) and name.isprintable() and name != "" and not set(name) & set(" /,=:")
 

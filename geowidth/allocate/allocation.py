@@ -73,7 +73,7 @@ def allocate(
             raise UserError(f"control is {shown(control)}, a schedule of its own; give it as the schedule")
     work = load_work(work)
     experts = None if work is None else experts_of(work)
-    if experts is not None:
+    if work is not None and experts is not None:
         work = per_expert(work, experts[0])
     problem = Problem(count_layers(layers, work), base_width, work, seed)
     if work is not None:

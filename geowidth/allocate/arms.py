@@ -86,7 +86,7 @@ class Arm:
 def parse_arms(texts):
     """The different Arms of a sequence of texts."""
     arms = tuple(map(Arm.parse, (texts,) if isinstance(texts, str) else texts))
-    seen = {}
+    seen: dict[object, Arm] = {}
     for arm in arms:
         for key in (arm.what, arm.name):
             if key in seen:

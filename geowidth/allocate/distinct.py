@@ -198,11 +198,12 @@ def _improve(items, sets):
     """The best Choice from the sets after moving one width at a time, and its widths."""
 
     def worth(widths):
-        relaxed = relax(*map(list, items.tables(widths)), items.room)
+        costs, values = items.tables(widths)
+        relaxed = relax(list(costs), list(values), items.room)
         return np.inf if relaxed is None else relaxed.value
 
     scored = {widths: worth(widths) for widths in sorted(sets)}
-    best = min(scored, key=scored.get)
+    best = min(scored, key=scored.__getitem__)
     left = max(60, 12_800 // len(items.floor))
     stride = max(1, int(np.diff(items.grid).max()) // items.step)
     while stride and left > 0:
@@ -214,8 +215,9 @@ def _improve(items, sets):
                     moved.append(new)
         left -= len(moved)
         scored.update({widths: worth(widths) for widths in moved})
-        found = min(scored, key=scored.get)
+        found = min(scored, key=scored.__getitem__)
         stride = stride if scored[found] < scored[best] else stride // 2
         best = found
-    choice = choose_within(*map(list, items.tables(best)), items.room)
+    costs, values = items.tables(best)
+    choice = choose_within(list(costs), list(values), items.room)
     return choice, np.array(best)

@@ -1,7 +1,10 @@
 """Frame: the budget, bounds and quantum that every schedule is put under, and the way from a rule to widths."""
 
+from __future__ import annotations
+
 import inspect
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +16,9 @@ from geowidth.allocate.schedules import Optimum, Shape, find_rule
 from geowidth.allocate.timed import fit_time, uniform_time_width
 from geowidth.artifacts.cost import MOST_COUNTED, LinearCost, TableCost
 from geowidth.errors import UserError, shown
+
+if TYPE_CHECKING:
+    from geowidth.inputs import ArrayLike
 
 # The surrogate alone might starve a layer. Within these multiples of the uniform width no layer is starved or bloated.
 SURROGATE_FLOOR, SURROGATE_CAP = "0.25x", "4x"
@@ -43,8 +49,8 @@ class Frame:
     cost: LinearCost | TableCost
     budget: int | float
     step: int
-    floor: object = None
-    cap: object = None
+    floor: ArrayLike | None = None
+    cap: ArrayLike | None = None
     limit: int | None = None
 
     @property
@@ -53,11 +59,17 @@ class Frame:
         return isinstance(self.cost, TableCost)
 
     @property
+    def linear(self) -> LinearCost:
+        """The cost of a budget that is not one of time."""
+        assert isinstance(self.cost, LinearCost)
+        return self.cost
+
+    @property
     def uniform_width(self):
         """The (real) common width that spends the budget."""
         if self.timed:
             return self.problem.base_width or uniform_time_width(self.cost, self.problem.layers, self.budget)
-        return max(0.0, (self.budget - float(self.cost.fixed.sum())) / float(self.cost.per_width.sum()))
+        return max(0.0, (self.budget - float(self.linear.fixed.sum())) / float(self.linear.per_width.sum()))
 
     def bounds(self, surrogate):
         """(lowest, highest) real widths, float64 (layers,), for a surrogate or for a shape."""
@@ -78,7 +90,7 @@ class Frame:
         found = rule.function(self.problem, **options)
         settings = {**_defaults(rule), **options}
         if isinstance(found, Optimum) and found.surrogate.coefficient.any():
-            return self._best(rule, found, *self.bounds(True), settings)
+            return self._best(rule, found, self.bounds(True), settings)
         if isinstance(found, Optimum):  # no work anywhere: any widths are optimal
             return self._shaped(
                 rule, Shape(np.ones(self.problem.layers), None, found.details), self.bounds(True), settings
@@ -87,8 +99,9 @@ class Frame:
             raise UserError(f"schedule {rule.name!r} returned {type(found).__name__}; a Shape or an Optimum is needed")
         return self._shaped(rule, found, self.bounds(False), settings)
 
-    def _best(self, rule, found, floor, cap, settings):
+    def _best(self, rule, found, bounds, settings):
         """The optimum of a surrogate."""
+        floor, cap = bounds
         surrogate = found.surrogate
         if self.timed:
             real, rounding = fit_time(None, surrogate, self.cost, self.budget, floor, cap, self.step, limit=self.limit)
@@ -96,7 +109,7 @@ class Frame:
             details = {**found.details, "predicted_ratio_rounded": rounding.objective / flat}
             return Answer(rule, real, rounding, floor, cap, settings, details)
         low, high, room = self._feasible(floor, cap)
-        solution = solve.solve_surrogate(surrogate, self.cost.per_width, room, low, high)
+        solution = solve.solve_surrogate(surrogate, self.linear.per_width, room, low, high)
         # Without a multiplier all working layers are at their caps, and only how to share the rest is left to round.
         objective = surrogate if solution.multiplier > 0 else Closest(solution.widths)
         rounding = self._rounded(objective, floor, cap, None, solution.widths)
@@ -112,7 +125,7 @@ class Frame:
             real, rounding = fit_time(shape, None, self.cost, self.budget, floor, cap, self.step, tied, self.limit)
         else:
             low, high, room = self._feasible(floor, cap)
-            real = solve.fit_shape(shape, self.cost.per_width, room, low, high)
+            real = solve.fit_shape(shape, self.linear.per_width, room, low, high)
             rounding = self._rounded(Closest(real), floor, cap, tied, real)
         return Answer(rule, real, rounding, floor, cap, settings, dict(found.details))
 
@@ -127,10 +140,14 @@ class Frame:
         if self.budget > MOST_COUNTED:
             raise UserError(f"budget {self.budget} {self.cost.unit} is above {MOST_COUNTED}, the most that is counted")
         low, high = bounds_in_steps(floor, cap, self.step)
-        check_affordable(self.cost, self.budget, low, high, cap, self.step)
+        check_affordable(self.linear, self.budget, low, high, cap, self.step)
         lowest = low * float(self.step)
         highest = np.where(np.isfinite(cap), high * float(self.step), np.inf)
-        return lowest, highest, min(self.budget - float(self.cost.fixed.sum()), float(self.cost.per_width @ highest))
+        return (
+            lowest,
+            highest,
+            min(self.budget - float(self.linear.fixed.sum()), float(self.linear.per_width @ highest)),
+        )
 
     def _check_shape(self, rule, widths):
         try:
@@ -145,10 +162,10 @@ class Frame:
         return np.maximum(shape / shape.max(), 2.0**-60)
 
     def _rounded(self, objective, floor, cap, tied, near):
-        bounded = (objective, self.cost, self.budget, floor, cap, self.step)
+        cost, budget = self.linear, int(self.budget)
         if self.limit is None:
-            return round_widths(*bounded, tied, near)
-        return round_distinct(*bounded, self.limit, tied, near)
+            return round_widths(objective, cost, budget, floor, cap, self.step, tied, near)
+        return round_distinct(objective, cost, budget, floor, cap, self.step, self.limit, tied, near)
 
     def _control(self, rule, options):
         own = {name: value for name, value in options.items() if name in rule.options}

@@ -41,7 +41,7 @@ class Relaxation:
 
 def lower_hull(cost, value):
     """Indices of the points on the decreasing lower convex hull, by rising cost: the choices worth paying for."""
-    hull = []
+    hull: list[int] = []
     for i in np.lexsort((value, cost)):
         if not np.isfinite(value[i]) or (hull and value[i] >= value[hull[-1]]):
             continue

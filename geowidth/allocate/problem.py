@@ -46,7 +46,7 @@ class Problem:
 def load_work(work: WorkProfile | PathLike | None) -> WorkProfile | None:
     """A work profile from a path to work.json; a profile is passed through, None too."""
     if work is None or hasattr(work, "signal"):
-        return work
+        return work  # type: ignore[return-value]  # what answers as a profile is taken for one
     from geowidth.artifacts.work_profile import WorkProfile
 
     return WorkProfile.read(file_path("work", work))
@@ -81,15 +81,16 @@ def whole_number(what: str, value: object, minimum: int = 1) -> int:
 def count_layers(layers: int | None, work: WorkProfile | None) -> int:
     """The number of layers asked for and measured; refuses none, and two that differ."""
     measured = None if work is None else len(work.widths)
-    if layers is None and measured is None:
+    asked = None if layers is None else whole_number("layers", layers)
+    known = [count for count in (asked, measured) if count is not None]
+    if not known:
         raise UserError("the number of layers is missing; give layers (--layers) or a work profile (--work)")
-    layers = None if layers is None else whole_number("layers", layers)
-    for count in (layers, measured):
-        if count is not None and count > MOST_LAYERS:
+    for count in known:
+        if count > MOST_LAYERS:
             raise UserError(f"layers is {count}; allowed: 1 to {MOST_LAYERS}")
-    if layers is not None and measured is not None and layers != measured:
+    if known[0] != known[-1]:
         raise UserError(f"layers is {layers} but the work profile has {measured}; leave layers out or measure again")
-    return layers if measured is None else measured
+    return known[-1]
 
 
 def plain_number(text: str) -> float | None:

@@ -8,6 +8,7 @@ unit in which widths are counted, and with unequal exponents could even reverse 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ class Surrogate:
         return 0.0
 
 
-def smooth(work: ArrayLike) -> np.ndarray:
+def smooth(work: Sequence[float] | np.ndarray) -> np.ndarray:
     """`work` averaged over depth with weights [1 2 1]/4; at the ends [2 1]/3. Shape (layers,), float64."""
     padded = np.pad(np.asarray(work, dtype=np.float64), 1)
     weight = np.convolve(np.pad(np.ones(len(work)), 1), [1.0, 2.0, 1.0], mode="valid")

@@ -79,7 +79,8 @@ def _minimise(items, cost, limit):
             f"{len(grid)} widths for each of {items.objective.size} layers are too many to choose from; "
             "measure fewer widths for the cost table"
         )
-    choice = choose_within(*map(list, items.tables(grid)), items.room)
+    costs, values = items.tables(grid)
+    choice = choose_within(list(costs), list(values), items.room)
     widths = grid[choice.picks][items.objective.labels]
     free = Rounding(widths, choice.value, choice.lower, choice.exact)
     if limit is None or len(np.unique(widths)) <= limit:

@@ -35,7 +35,7 @@ def measure_cost(
     weights = _weights(max(widths), model_dimension, tokens, projections, target, DTYPES[dtype])
     passes = {width: _one_pass(width, weights, kind) for width in widths}
     repeats = {width: _repeats(run, target) for width, run in passes.items()}
-    samples = {width: [] for width in widths}
+    samples: dict[int, list[float]] = {width: [] for width in widths}
     order = random.Random(0)
     with Progress(rounds * len(widths), f"cost on {device}", unit="timing") as progress:
         for _ in range(rounds):

@@ -56,7 +56,7 @@ class Calibration:
     def shared_determined(self) -> bool:
         """Whether these data bound the exponent that all layers share."""
         interval = self.shared.get("exponent_interval")
-        return bool(interval) and bounded(*interval)
+        return bool(interval and bounded(*interval))
 
     @property
     def difficulty(self) -> list[float]:

@@ -76,10 +76,10 @@ class Clouds:
             facts = records.loads(metadata.get("geowidth", "{}"))
             if facts["kind"] != KIND or facts["schema"] > SCHEMA:
                 raise KeyError("kind")
-            rest = {name: facts[name] for name in ("projections", "settings")}
-            rest["precision"] = facts.get("precision")  # files of earlier versions lack it
-            rest["experts"] = tuple((int(total), int(active)) for total, active in facts.get("experts", ()))
-            found = cls(**tensors, widths=tuple(facts["widths"]), **rest)
+            parts: dict[str, Any] = {name: facts[name] for name in ("projections", "settings")}
+            parts["precision"] = facts.get("precision")  # files of earlier versions lack it
+            parts["experts"] = tuple((int(total), int(active)) for total, active in facts.get("experts", ()))
+            found = cls(**{**tensors, **parts}, widths=tuple(facts["widths"]))
         except UserError as error:
             raise UserError(
                 f"{path} holds clouds whose parts do not fit each other ({error}); capture them again"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _MOST_FLOAT = float(np.finfo(np.float64).max)
 
 
-def count(values: ArrayLike) -> int:
+def count(values: Any) -> int:
     """How many values there are: the length of a list or array, 1 for a single one."""
     try:
         return len(values)

@@ -11,7 +11,7 @@ from geowidth.files import PathLike, file_path
 
 KIND = "geowidth.schedule"
 SCHEMA = 1
-_FIELDS = {
+_FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "name": (str, "a text"),
     "widths": ((list, tuple), "a list with one whole number a layer"),
     "budget": (dict, "an object with unit, value and spent"),

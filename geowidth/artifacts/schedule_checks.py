@@ -48,7 +48,8 @@ def _check_totals(schedule, what):
         choose(f"budget unit of {what}", budget["unit"], UNITS)
     for name in ("value", "spent"):
         number = budget.get(name, 0)
-        if isinstance(number, bool) or not isinstance(number, numbers.Real) or not 0 <= number < math.inf:
+        real = isinstance(number, numbers.Real) and not isinstance(number, bool)
+        if not real or not 0 <= number < math.inf:
             raise UserError(f"{what} has a budget with {name} {shown(number)}; allowed: finite numbers from 0 up")
     slack = TIME_SLACK * budget["value"] if budget.get("unit") == "milliseconds" else 0
     if "spent" in budget and "value" in budget and budget["spent"] > budget["value"] + slack:

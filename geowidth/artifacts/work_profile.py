@@ -80,7 +80,7 @@ _OBJECTS = ("work", "dimension", "settings", "environment", "raw_without_large_n
 
 def not_converged(details: object) -> dict[tuple[str, str], list[int]]:
     """{(statistic, geometry): [layers]} whose search ended before its tolerance was met, from a record's `details`."""
-    found = {}
+    found: dict[tuple[str, str], list[int]] = {}
     for layer, parts in enumerate(details if isinstance(details, list) else []):
         for geometry, statistics in parts.items() if isinstance(parts, dict) else ():
             for name, facts in statistics.items() if isinstance(statistics, dict) else ():

@@ -56,7 +56,7 @@ def calibrate(
     from geowidth.train.parallel import process_count
 
     chosen = preset_named(preset)
-    given = {"seeds": seeds, "factors": factors, "steps": steps}
+    given: dict[str, Any] = {"seeds": seeds, "factors": factors, "steps": steps}
     given = {name: value for name, value in given.items() if value is not None}
     given["tokens"] = chosen.run.measured_tokens if tokens is None else tokens
     design = CalibrationDesign(chosen, corpus=str(corpus), **given)
@@ -170,7 +170,7 @@ def _curve_rows(design, sweep):
 def signal_table(profile: WorkProfile, targets: dict[str, Any]) -> dict[str, Any]:
     """{geometry: {statistic: {target: {"rho", "p", "raw_rho"}}}}: Spearman with depth controlled, and without."""
     depth = np.arange(len(profile.widths))
-    table = {}
+    table: dict[str, dict[str, dict[str, dict[str, float | None]]]] = {}
     for geometry, statistics in profile.work.items():
         table[geometry] = {}
         for statistic, values in statistics.items():

@@ -89,14 +89,19 @@ def fit_curves(sweep: Sweep, confidence: float = 0.95) -> CurveFit:
     limit = variance * stats.t.ppf(0.5 + confidence / 2, freedom) ** 2
     expected, whole, shares = _judged(sweep, curve, confidence)
     fits = tuple(_layer_fit(sweep, exponent, difficulty, layer, limit, shares[layer]) for layer in range(layers))
-    shared = _fit_shared(sweep, confidence)
+    shared_exponent, shared_interval, shared_difficulty, difficulty_interval = _fit_shared(sweep, confidence)
+    share, share_interval = whole
     return CurveFit(
         fits,
-        *shared,
+        shared_exponent,
+        shared_interval,
+        shared_difficulty,
+        difficulty_interval,
         float(np.sqrt(variance)),
-        compare_forms(sweep, squares, shared[0]),
+        compare_forms(sweep, squares, shared_exponent),
         lack_of_fit_test(sweep, squares, expected),
-        *whole,
+        share,
+        share_interval,
     )
 
 
@@ -117,9 +122,9 @@ def _judged(sweep, curve, confidence):
         freedom = (count - own, own) if noise else None
         return explained_share(float(gain), float(lack), noise, freedom, pure, confidence)
 
-    every = expected.layers if noise else np.zeros(layers)
+    every = np.zeros(layers) if expected is None else expected.layers
     rows = [share(*numbers) for numbers in zip(gains, lacks, [widths] * layers, every, strict=True)]
-    return expected, share(gain, lack, layers * widths, expected.mean if noise else 0.0), rows
+    return expected, share(gain, lack, layers * widths, 0.0 if expected is None else expected.mean), rows
 
 
 def _fit_each(sweep):
@@ -185,12 +190,14 @@ def _layer_fit(sweep, exponent, difficulty, layer, limit, explained):
     inside = spare >= 0
     half = np.sqrt(spare[inside] / weight[inside])
     region = grid[inside], best[inside] - half, best[inside] + half
+    share, share_interval = explained
     return LayerFit(
         float(difficulty[layer]),
         (float(region[1].min()), float(region[2].max())),
         float(exponent[layer]),
         (float(region[0].min()), float(region[0].max())),
-        *explained,
+        share,
+        share_interval,
         region,
     )
 

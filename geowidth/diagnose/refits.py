@@ -57,7 +57,7 @@ def refit(means, base, ratios):
         step = ((means - curves).sum(axis=(1, 2)) + base) / (means[0].size + 1) - level
         if np.abs(step).max() <= 1e-6:
             break
-        if turn % 3 == 2:
+        if turn % 3 == 2 and before is not None:
             shrinks = np.clip(np.divide(step, before, out=np.zeros_like(step), where=before != 0), -0.9, 0.95)
             level, before = level + step / (1 - shrinks), None
         else:

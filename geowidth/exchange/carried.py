@@ -37,7 +37,7 @@ def dtype_name(checkpoint: Checkpoint) -> str:
     return str(checkpoint.dtype).removeprefix("torch.")
 
 
-def write_source(checkpoint: Checkpoint, folder: PathLike) -> None:
+def write_source(checkpoint: Checkpoint, folder: Path) -> None:
     """For formats with no place for a config.json: the source's, under another name, and the files beside it."""
     if checkpoint.config is not None:
         records.write_json(folder / SOURCE_CONFIG, checkpoint.config)

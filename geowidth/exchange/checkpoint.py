@@ -65,11 +65,11 @@ class Checkpoint:
     def to(self, dtype: torch.dtype) -> "Checkpoint":
         """The same with every tensor in `dtype`, which its config then states."""
         tensors = {name: tensor.to(dtype) for name, tensor in self.tensors.items()}
-        config = self.config
-        if config is not None:
-            stated = [name for name in ("dtype", "torch_dtype") if name in config] or ["dtype"]
-            config = {**config, **dict.fromkeys(stated, str(dtype).removeprefix("torch."))}
-        return replace(self, tensors=tensors, config=config)
+        if self.config is None:
+            return replace(self, tensors=tensors)
+        stated = [name for name in ("dtype", "torch_dtype") if name in self.config] or ["dtype"]
+        named: dict[str, str] = dict.fromkeys(stated, str(dtype).removeprefix("torch."))
+        return replace(self, tensors=tensors, config={**self.config, **named})
 
 
 def read_checkpoint(folder: PathLike, infer_widths: bool = False) -> Checkpoint:
@@ -140,7 +140,7 @@ def safetensors_files(folder: PathLike) -> list[Path]:
 
 def read_folder_tensors(folder: PathLike) -> dict[str, torch.Tensor]:
     """{name: tensor} of all safetensors files of a folder."""
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for path in safetensors_files(folder):
         part, _ = read_tensors(path)
         twice = sorted(set(part) & set(tensors))
@@ -212,7 +212,7 @@ def write_files(folder: PathLike, files: Mapping[str, str | bytes]) -> None:
         records.write_bytes(Path(folder) / name, content.encode("utf-8") if isinstance(content, str) else content)
 
 
-def widths_of(shapes: Mapping[str, tuple[int, ...]], where: str = "the checkpoint") -> tuple[int, ...]:
+def widths_of(shapes: Mapping[str, tuple[int, ...]], where: PathLike = "the checkpoint") -> list[int]:
     """FFN widths by the shapes {name: shape} of the gate projections, layer by layer."""
     found = {}
     for name, shape in shapes.items():
@@ -264,13 +264,13 @@ def _first_bad(tensor):
     return f"{flat[index].item()} at element {index}"
 
 
-def of_empty_layer(name: str, shape: tuple[int, ...]) -> bool:
+def of_empty_layer(name: str, shape: LlamaShape) -> bool:
     """Whether a tensor belongs to an FFN of width 0 or to its norm, which may be left out of a file."""
     found = re.match(r"model\.layers\.(\d+)\.(?:mlp|post_attention_layernorm)\.", name)
     return found is not None and shape.widths[int(found[1])] == 0
 
 
-def fill_empty_layers(shape: LlamaShape, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def fill_empty_layers(shape: LlamaShape, tensors: dict[str, torch.Tensor]) -> None:
     """An FFN of width 0 and its norm may be left out of a file; what stands for them here adds nothing."""
     dtype = next(iter(tensors.values())).dtype if tensors else torch.float32
     for name, size in shape.tensors().items() if 0 in shape.widths else ():

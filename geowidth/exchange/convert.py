@@ -94,7 +94,7 @@ def checkpoint_from(
         tensors[there + "mlp.down_proj.weight"] = state[here + "ffn.down"].T.contiguous()
     if not files and config.vocabulary == 256:
         files = byte_vocabulary().files()
-    return Checkpoint(shape, tensors, files or {}, where, source)
+    return Checkpoint(shape, tensors, dict(files or {}), where, source)
 
 
 def _shape_from(source, config, where):

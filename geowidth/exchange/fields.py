@@ -5,17 +5,23 @@ where it takes it at all: no window, one key head a head, a head size of dimensi
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from geowidth.errors import UserError, positive, whole
 
 # What transformers 4.57 and 5.24 take for an absent field; None: worked out from the other fields.
-_SIZES = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "rms_norm_eps": 1e-6}
+_SIZES: dict[str, Any] = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "rms_norm_eps": 1e-6}
 _SIZES |= {"hidden_act": "silu", "tie_word_embeddings": False, "head_dim": None}
-_QWEN = {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "max_position_embeddings": 32768}
+_QWEN: dict[str, Any] = {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+}
 _QWEN |= {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28, "layer_types": None}
 _LLAMA = {"vocab_size": 32000, "intermediate_size": 11008, "num_key_value_heads": None, "max_position_embeddings": 2048}
 _MISTRAL = {"vocab_size": 32000, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096}
-DEFAULTS = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {**_SIZES, **_LLAMA, "attention_bias": False, "mlp_bias": False},
     "mistral": {**_SIZES, **_MISTRAL, "max_position_embeddings": 131072},
     "qwen2": {**_SIZES, **_QWEN},

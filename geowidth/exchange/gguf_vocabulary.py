@@ -92,10 +92,11 @@ def _tokens(tokens, types, path):
     count = len(tokens)
     while count and kinds.get(count - 1) == UNUSED and tokens[count - 1].startswith(f"[PAD{count - 1}]"):
         count -= 1
-    seen = set()
-    twice = next((text for text in tokens[:count] if text in seen or seen.add(text)), None)
-    if twice is not None:
-        raise UserError(f"{path}: token {twice!r:.60} comes twice; a tokenizer gives each text one id")
+    seen: set[str] = set()
+    for text in tokens[:count]:
+        if text in seen:
+            raise UserError(f"{path}: token {text!r:.60} comes twice; a tokenizer gives each text one id")
+        seen.add(text)
     return tuple(tokens[:count]), {i: kind for i, kind in kinds.items() if i < count}
 
 

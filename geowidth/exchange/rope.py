@@ -21,7 +21,7 @@ def rope_of(config: dict[str, Any], where: str) -> tuple[float, dict[str, Any] |
     base, scaling = stated_rope(config, where)
     base = positive(f"{where}: rope_theta", DEFAULT_BASE if base is None else base)
     kind = choose(f"{where}: kind of rope scaling", _kind(scaling or {}, where), list(NEEDED))
-    if kind == "default":
+    if scaling is None or kind == "default":
         return base, None
     for name in NEEDED[kind]:
         if name not in scaling:

@@ -144,7 +144,7 @@ MODULE = "modeling_tapered"  # the modelling file of our own exports
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
 
-def stated_widths(config: dict[str, Any], where: str = "config.json") -> tuple[int, ...]:
+def stated_widths(config: dict[str, Any], where: str = "config.json") -> list[int]:
     """The FFN widths that a config states: one list, block_configs, or one number for all layers."""
     layers = whole(f"{where}: num_hidden_layers", config.get("num_hidden_layers"), 1)
     if layers > MOST_LAYERS:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from geowidth.errors import UserError, choose, shown
 from geowidth.exchange.shape import TAPERED
@@ -111,9 +112,14 @@ class _OwnFamily(Family):
 
 
 BERT_PATHS = ("encoder.layer", "bert.encoder.layer", "roberta.encoder.layer", "electra.encoder.layer")
-GEMMA = {"before": "pre_feedforward_layernorm:input", "added": "post_feedforward_layernorm:output"}
-OPT = {"layers": ("model.decoder.layers", "decoder.layers"), "added": "fc2:output", "down": "fc2", "projections": 2}
-NEOX = {"layers": ("gpt_neox.layers", "layers"), "down": "mlp.dense_4h_to_h", "projections": 2}
+GEMMA: dict[str, Any] = {"before": "pre_feedforward_layernorm:input", "added": "post_feedforward_layernorm:output"}
+OPT: dict[str, Any] = {
+    "layers": ("model.decoder.layers", "decoder.layers"),
+    "added": "fc2:output",
+    "down": "fc2",
+    "projections": 2,
+}
+NEOX: dict[str, Any] = {"layers": ("gpt_neox.layers", "layers"), "down": "mlp.dense_4h_to_h", "projections": 2}
 
 _BUILT_IN = [
     _OwnFamily("geowidth", layers=("blocks",), before="ffn_norm:input", added="ffn:output"),

@@ -86,7 +86,7 @@ def measure(
     *,
     corpus: PathLike = "stdlib",
     tokens: int = 512,
-    seed: int = None,
+    seed: int | None = None,
     context: int | None = None,
     windows: int | None = None,
     out: PathLike | None = None,

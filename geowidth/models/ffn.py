@@ -33,6 +33,13 @@ class FeedForward(nn.Module):
     nn.Linear and Conv1D models (FOREIGN_NAMES); `linear_state_dict` gives the former.
     """
 
+    gate: nn.Parameter | None
+    up: nn.Parameter
+    down: nn.Parameter
+    gate_bias: nn.Parameter | None
+    up_bias: nn.Parameter | None
+    down_bias: nn.Parameter | None
+
     def __init__(
         self,
         dimension: int,
@@ -57,6 +64,7 @@ class FeedForward(nn.Module):
         bias = flag("bias", bias)
         self.activation = activation
         self.recompute, self.backend, self.input_precision = recompute, backend, input_precision
+        shapes: dict[str, tuple[int, ...] | None]
         shapes = {"gate": (width, dimension) if gated else None, "up": (width, dimension), "down": (width, dimension)}
         shapes |= {"gate_bias": (width,) if gated and bias else None}
         shapes |= {"up_bias": (width,) if bias else None, "down_bias": (dimension,) if bias else None}

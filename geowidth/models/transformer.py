@@ -153,8 +153,8 @@ def rope_frequencies(head_dimension: int, base: float, scaling: dict[str, Any] |
     if kind not in ("linear", "llama3") or not all(map(_positive, given)):
         raise UserError(f"rope_scaling is {scaling!r}; allowed: linear or llama3, with positive {', '.join(parts)}")
     if kind == "linear":
-        return frequency / given[0]
-    factor, low, high, original = given
+        return frequency / scaling["factor"]
+    factor, low, high, original = (scaling[name] for name in parts)
     if not low < high:
         raise UserError(f"rope_scaling is {scaling!r}; allowed: low_freq_factor below high_freq_factor")
     turns = original * frequency / (2 * math.pi)
@@ -228,6 +228,9 @@ class TaperedTransformer(nn.Module):
 
     forward: tokens (batch, length) int64, length up to the context -> logits (batch, length, vocabulary).
     """
+
+    cosine: torch.Tensor
+    sine: torch.Tensor
 
     def __init__(self, config: ModelConfig, seed: int | None = 0) -> None:
         super().__init__()

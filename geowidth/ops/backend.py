@@ -61,7 +61,7 @@ class Backend:
 
     name: str
     devices: tuple[str, ...]
-    run: Callable
+    run: Any
     why_not: Callable[..., str | None] = always
 
 

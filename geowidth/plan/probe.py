@@ -26,8 +26,8 @@ def run_probe(request: dict[str, Any]) -> dict[str, Any]:
     from geowidth.train.parallel import python_environment
 
     command = [sys.executable, "-m", "geowidth.plan.probe"]
-    options = {"capture_output": True, "encoding": "utf-8", "env": python_environment()}
-    done = subprocess.run(command, input=records.dumps(request), check=False, **options)
+    text = records.dumps(request)
+    done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", env=python_environment())
     if done.returncode:
         raise RuntimeError(f"the timing probe failed: {(done.stderr.strip().splitlines() or ['no words'])[-1]}")
     return records.loads(done.stdout)
@@ -100,7 +100,8 @@ def probe_measurement(model: ModelConfig, sizes: Sequence[int]) -> dict[str, Any
 def _typical(action, seconds):
     """The median time of an action repeated for about `seconds`, at least three times after a first one."""
     action()
-    times, end = [], time.perf_counter() + seconds
+    times: list[float] = []
+    end = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
         start = time.perf_counter()
         action()

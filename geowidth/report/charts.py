@@ -187,7 +187,6 @@ def bands(frame, tips):
 
 
 _SHAPES = {
-    "circle": None,
     "square": [(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)],
     "up": [(0, -1.15), (1.1, 0.85), (-1.1, 0.85)],
     "diamond": [(0, -1.3), (1.15, 0), (0, 1.3), (-1.15, 0)],
@@ -195,7 +194,7 @@ _SHAPES = {
     "plus": [(-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
              (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4)],
 }  # fmt: skip
-SHAPES = tuple(_SHAPES)
+SHAPES = ("circle", *_SHAPES)
 
 
 def mark(shape, x, y, size, class_, **attributes):
@@ -209,7 +208,7 @@ def mark(shape, x, y, size, class_, **attributes):
 def spread(positions, gap, low, high):
     """`positions` moved as little as needed to lie `gap` apart, in their order, within [low, high] where they fit."""
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    placed = []
+    placed: list[float] = []
     for index in order:
         placed.append(max(positions[index], placed[-1] + gap if placed else low))
     limit = high

@@ -145,7 +145,7 @@ def _training(folder, arm, seed):
 
 
 def _arms(folder):
-    arms = {}
+    arms: dict[str, dict[int, TrainingRun]] = {}
     for place in sorted(_folder(folder).glob("*/seed-*")):
         seed = re.fullmatch("seed-([0-9]{1,18})", place.name)
         if seed and place.is_dir():

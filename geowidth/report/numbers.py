@@ -88,7 +88,7 @@ def tick_labels(ticks, step):
 
 def layer_list(layers, most=8):
     """Layer numbers as words with runs joined: "0, 3–5 and 9"; long lists are cut with their number."""
-    runs = []
+    runs: list[list[int]] = []
     for layer in sorted(layers):
         if runs and layer == runs[-1][1] + 1:
             runs[-1][1] = layer

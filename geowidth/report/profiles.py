@@ -65,7 +65,7 @@ def quantile_bands(work, statistic, geometry):
     for layer in details if isinstance(details, list) else []:
         pair = ((layer.get("bands") or {}).get(geometry) or {}).get(statistic)
         good = isinstance(pair, list) and len(pair) == 2 and all(map(is_finite, pair))
-        found.append(tuple(pair) if good else None)
+        found.append(tuple(pair) if pair and good else None)
     return found if any(found) else []
 
 

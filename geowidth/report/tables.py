@@ -165,7 +165,7 @@ def standing(row):
 
 def headline(rows, baseline):
     """The comparison in one short sentence."""
-    groups = {}
+    groups: dict[str, Any] = {}
     for row in rows:
         if not row.is_baseline:
             groups.setdefault(standing(row), []).append(row.arm)

@@ -103,7 +103,7 @@ def _bounds(frame, x, y, schedule, count):
     parts = []
     for name in ("floor", "cap"):
         limits = [bound(schedule, name, layer) for layer in range(count)]
-        points = []
+        points: list[tuple[float, float] | None] = []
         for layer, limit in enumerate(limits):
             inside = limit is not None and 0.02 * y.high < limit <= y.high
             points += [(x(layer - 0.5), y(limit)), (x(layer + 0.5), y(limit))] if inside else [None]

@@ -1,6 +1,7 @@
 """`write_report`: read a run folder, write the page, the JSON and the CSV files into it."""
 
 from pathlib import Path
+from typing import Any
 
 from geowidth import records
 from geowidth.files import PathLike
@@ -23,7 +24,7 @@ def _texts(value):
 
 
 def _summary(run, rows):
-    peaks = {}
+    peaks: dict[str, Any] = {}
     for geometry in profiles.GEOMETRIES if run.work else ():
         for statistic in profiles.statistics_of(run.work):
             found = profiles.peak(profiles.signal(run.work, statistic, geometry))

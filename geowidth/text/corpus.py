@@ -96,14 +96,15 @@ def build(source: str, documents: Iterable[Document], words: str) -> Corpus:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(len(array).to_bytes(8, "little"))
-        digest.update(array)
+        digest.update(array.data)
     description = f"{len(documents)} {words}, {sum(map(len, arrays)):,} bytes, {rule}"
-    return Corpus(*(torch.from_numpy(a.copy()) for a in arrays), digest.hexdigest(), description, source)
+    train, validation, test = (torch.from_numpy(a.copy()) for a in arrays)
+    return Corpus(train, validation, test, digest.hexdigest(), description, source)
 
 
 def by_name(documents: Iterable[Document]) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """The texts of each split, by a hash of the name."""
-    parts = [], [], []
+    parts: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     for name, text in documents:
         number = int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big") / 2**64
         parts[0 if number < FIRST_CUT else 1 if number < SECOND_CUT else 2].append(text)
@@ -192,7 +193,7 @@ class DataOrder:
     def __init__(self, stream: torch.Tensor, length: int, batch: int, seed: int) -> None:
         self.stream, self.length, self.size, self.seed = stream, length, batch, seed
         self.windows = (stream.numel() - 1) // length
-        self.orders = {}
+        self.orders: dict[int, np.ndarray] = {}
 
     def batch(self, step: int) -> torch.Tensor:
         """The windows (batch, length + 1) int64 of step `step`, counted from 0."""

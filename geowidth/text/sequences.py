@@ -25,7 +25,9 @@ def windows_of(text: torch.Tensor, context: int) -> list[torch.Tensor]:
 
 
 def sequences_of(
-    tokens: Sequence[ArrayLike] | ArrayLike, mask: ArrayLike | None = None, pad_id: int | None = None
+    tokens: ArrayLike | list[ArrayLike] | tuple[ArrayLike, ...],
+    mask: ArrayLike | None = None,
+    pad_id: int | None = None,
 ) -> list[torch.Tensor]:
     """The sequences in `tokens`, without padding.
 
@@ -139,7 +141,8 @@ def draw_tokens(
     total = int(ends[-1]) if len(ends) else 0
     if tokens is None:
         return _pairs([(allowed[i], skip + p) for i in range(len(allowed)) for p in range(int(free[i]))])
-    chosen, seen = [], set()
+    chosen: list[tuple[int, int]] = []
+    seen: set[object] = set()
     if tokens > total:  # known before the contexts are told apart, which takes long in much text
         _refuse(tokens, f"at most {total}", len(allowed), skip, tail)
     for index in torch.randperm(total, generator=generator).tolist():

@@ -141,12 +141,13 @@ def special_ids_around(processor: dict[str, Any] | None) -> tuple[tuple[int, ...
     processor   the value of "post_processor", a dict or None. Raises UserError for one that repeats or drops the text
     """
     kind = (processor or {}).get("type")
-    if kind in (None, "ByteLevel"):
+    if processor is None or kind in (None, "ByteLevel"):
         return (), ()
     if kind in ("BertProcessing", "RobertaProcessing"):
         return (processor["cls"][1],), (processor["sep"][1],)
     if kind == "Sequence":
-        prefix, suffix = (), ()
+        prefix: tuple[int, ...] = ()
+        suffix: tuple[int, ...] = ()
         for step in processor["processors"]:
             before, after = special_ids_around(step)
             prefix, suffix = before + prefix, suffix + after
@@ -158,7 +159,8 @@ def special_ids_around(processor: dict[str, Any] | None) -> tuple[tuple[int, ...
 
 def _ids_of_template(processor):
     """The special ids before and after the one text of a template such as [CLS] $A [SEP]."""
-    sides, texts = ([], []), 0
+    sides: tuple[list[int], list[int]] = ([], [])
+    texts = 0
     for piece in processor["single"]:
         if "Sequence" in piece:
             texts += 1

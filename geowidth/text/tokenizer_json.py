@@ -71,7 +71,8 @@ def _vocabulary(tokenizer, config, files, where):
             names[role] = ids[token]
     flags = _flags(tokenizer.get("post_processor"), config, names, where)
     templates = _templates(config, files, where)
-    return Vocabulary(tokens, _merges(model, where), kinds, pre, names, templates, *flags, composed)
+    add_bos, add_eos = flags
+    return Vocabulary(tokens, _merges(model, where), kinds, pre, names, templates, add_bos, add_eos, composed)
 
 
 def _checked(model, tokenizer, where):
@@ -106,15 +107,14 @@ def _placed(ids, where):
 
 def padded_tokens(tokens: Sequence[str | None], length: int = 0) -> tuple[tuple[str, ...], dict[int, int]]:
     """(tokens, {id: UNUSED}): every None, and what is missing to `length`, named [PADid] as GGUF's writers do."""
-    tokens = [*tokens, *[None] * (length - len(tokens))]
-    used, kinds = set(tokens), {}
-    for i, token in enumerate(tokens):
+    used, named, kinds = set(tokens), [], {}
+    for i, token in enumerate([*tokens, *[None] * (length - len(tokens))]):
         if token is None:
-            tokens[i] = f"[PAD{i}]"
-            while tokens[i] in used:
-                tokens[i] += "_"
-            kinds[i] = UNUSED
-    return tuple(tokens), kinds
+            token, kinds[i] = f"[PAD{i}]", UNUSED
+            while token in used:
+                token += "_"
+        named.append(token)
+    return tuple(named), kinds
 
 
 def _merges(model, where):

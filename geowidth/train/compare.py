@@ -82,7 +82,7 @@ def read_finished(folder):
 
 def group(results, baseline):
     """{arm: {seed: result}} with the baseline first."""
-    arms = {}
+    arms: dict[str, dict[int, dict[str, Any]]] = {}
     for result in results:
         by_seed = arms.setdefault(result["arm"], {})
         if result["seed"] in by_seed:

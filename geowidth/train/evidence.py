@@ -280,6 +280,7 @@ def _signed(value):
 def arm_sentence(arm: ComparedArm, baseline: str) -> str:
     """One arm's difference in plain words."""
     d = arm.difference
+    assert d is not None  # the baseline has no sentence
     side = "below" if d.mean < 0 else "above"
     start = (
         f"{arm.name}: {abs(d.mean):.4f} {LOSS_UNIT} {side} {baseline} on average"
@@ -312,14 +313,13 @@ def arm_sentence(arm: ComparedArm, baseline: str) -> str:
 
 def overall_sentence(arms: Sequence[ComparedArm]) -> str:
     """What holds for all arms together."""
-    apart = [
-        a.name for a in arms if a.difference.interval and (a.difference.interval[0] > 0 or a.difference.interval[1] < 0)
-    ]
-    seeds = arms[0].difference.seeds
+    differences = [arm.difference for arm in arms if arm.difference is not None]
+    apart = [d for d in differences if d.interval and (d.interval[0] > 0 or d.interval[1] < 0)]
+    seeds = differences[0].seeds
     words = []
     if seeds > 1 and not apart:
         words.append("No arm can be told from the baseline at this size.")
-    level, smallest = 1 - arms[0].difference.confidence, arms[0].difference.smallest_p
+    level, smallest = 1 - differences[0].confidence, differences[0].smallest_p
     if seeds > 1 and smallest > level:
         enough = math.ceil(1 - math.log2(level))
         words.append(

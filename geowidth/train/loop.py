@@ -164,7 +164,7 @@ class Trainer:
             self.step, self.tokens, self.seconds, self.best = (
                 progress[key] for key in ("step", "tokens", "seconds", "best")
             )
-        self.final = None
+        self.final = math.nan  # until the last step is evaluated
 
     def finish(self, watch: Callable[[int, float, float], object], interrupted: Callable[[], bool]) -> dict[str, Any]:
         """Train to the last step and write model and result; returns the result."""

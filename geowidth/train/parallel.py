@@ -47,7 +47,7 @@ class TrainJob:
 
     def prepare(self, corpus: Corpus | None = None) -> Training:
         """The checked Training; raises UserError. corpus: the Corpus, if it is loaded already."""
-        arguments = {"steps": self.steps, "arm": self.arm, "corpus": corpus or self.corpus}
+        arguments: dict[str, Any] = {"steps": self.steps, "arm": self.arm, "corpus": corpus or self.corpus}
         return prepare(self.preset, self.widths, self.seed, self.out, **arguments, **self.changes)
 
     def to_line(self, save_seconds: float) -> str:
@@ -93,7 +93,7 @@ def train_many(
         raise UserError(f"two jobs write to {twice}; give every job a folder of its own")
     for one in trainings:
         checkpoint.begin(one.folder, one.config())
-    results = {i: checkpoint.read_result(one.folder) for i, one in enumerate(trainings)}
+    results: dict[int, Any] = {i: checkpoint.read_result(one.folder) for i, one in enumerate(trainings)}
     waiting = deque(i for i, result in results.items() if result is None)
     if waiting:
         with Progress(sum(one.settings.steps for one in trainings), label) as bar:
@@ -106,7 +106,8 @@ class Crew:
 
     def __init__(self, jobs, trainings, bar, save_seconds):
         self.jobs, self.trainings, self.bar, self.save_seconds = jobs, trainings, bar, save_seconds
-        self.events, self.ticked = queue.Queue(), time.monotonic()
+        self.events: queue.Queue[Any] = queue.Queue()
+        self.ticked = time.monotonic()
         self.workers = []
         self.steps = {}
         self.news = {}
@@ -218,23 +219,26 @@ class Worker:
             env=python_environment(),
             start_new_session=True,  # Ctrl-C reaches the parent alone; it stops the workers
         )
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None  # both are pipes
+        self.input, self.output = stdin, stdout
         self.reader = threading.Thread(target=self.read, args=(events,), daemon=True)
         self.reader.start()
 
     def read(self, events):
-        for line in self.process.stdout:
+        for line in self.output:
             events.put((self, records.loads(line)))
         events.put((self, None))
 
     def send(self, line):
         with contextlib.suppress(BrokenPipeError):  # a dead worker is noticed by the end of its output
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
+            self.input.write(line)
+            self.input.flush()
 
     def close(self):
         """End its standard input: it stops after the step it is in."""
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+            self.input.close()
 
     def last_words(self):
         """What it left on standard error; to be asked only of one that writes no more."""
@@ -246,5 +250,5 @@ class Worker:
         self.process.kill()
         self.process.wait()
         self.reader.join()
-        self.process.stdout.close()
+        self.output.close()
         self.errors.close()

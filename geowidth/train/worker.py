@@ -9,6 +9,7 @@ import queue
 import sys
 import threading
 import traceback
+from typing import Any
 
 GRACE = 15.0  # seconds from the end of standard input until a worker that has not stopped leaves at once
 
@@ -16,7 +17,8 @@ GRACE = 15.0  # seconds from the end of standard input until a worker that has n
 def main():
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints must not come between the events
-    jobs, stopping = queue.Queue(), threading.Event()
+    jobs: queue.Queue[Any] = queue.Queue()
+    stopping = threading.Event()
     threading.Thread(target=listen, args=(jobs, stopping), daemon=True).start()
 
     from geowidth import records

@@ -296,7 +296,7 @@ def _backward_op(
     needed = [name for name in ("raw",) if name in names] + (["spherical"] if set(names) - {"raw"} else [])
     distances = dict(zip(needed, _op(wide_x, wide_y, ",".join(needed), radius, backend, threads), strict=True))
     gx, gy = _distances_torch.gradient(grads, wide_x, wide_y, names, radius, distances)
-    return gx.to(x.dtype), x.new_zeros(0) if gy is None else gy.to(y.dtype)
+    return gx.to(x.dtype), x.new_zeros(0) if y is None else gy.to(y.dtype)
 
 
 @_backward_op.register_fake

@@ -12,7 +12,9 @@ On a GPU a table by (chip, d, tokens, width) says which products are fused; `exp
 GEOWIDTH_FFN_FUSED=always or =never overrules it.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
@@ -302,7 +304,7 @@ def ffn(
     settings = (activation, keep, recompute is not None, backend, input_precision)
     plain = all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in inputs if t is not None)
     if torch.compiler.is_compiling() or not plain or torch._C._are_functorch_transforms_active():
-        run = _forward
+        run: Callable[..., Any] = _forward
     else:
         run = _Direct.apply if keep else _run_forward
     y, _, _ = run(*inputs, *settings)

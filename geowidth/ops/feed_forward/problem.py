@@ -18,7 +18,7 @@ class Problem(NamedTuple):
     gate_bias: torch.Tensor | None
     up_bias: torch.Tensor | None
     down_bias: torch.Tensor | None
-    function: ActivationFunction
+    function: ActivationFunction | None
     input_precision: str = "ieee"
 
     @property
