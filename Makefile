@@ -27,6 +27,8 @@ test-eval: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
+	$(RUN)/python -m mypy
+	$(RUN)/lint-imports
 
 # What the files in benchmarks/results were made from, and which of them the code has left behind.
 results: $(VENV)/.installed

@@ -362,7 +362,7 @@ def main():
     setup(
         packages=find_packages(include=["geowidth", "geowidth.*"]),
         package_dir={"geowidth.kernels": "kernels/triton"},
-        package_data={"geowidth": ["report/*.css", "report/*.js"], "geowidth.kernels": ["*.csv"]},
+        package_data={"geowidth": ["py.typed", "report/*.css", "report/*.js"], "geowidth.kernels": ["*.csv"]},
         ext_modules=extensions,
         cmdclass={"build_ext": NinjaBuild},
         include_package_data=False,  # package_data above names all of it

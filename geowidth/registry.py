@@ -63,7 +63,7 @@ class Registry(Mapping):
         load_extensions()
         return isinstance(name, str) and name in self._items
 
-    def get(self, name, default=None):
+    def get(self, name: Any, default: Any = None) -> Any:
         if name not in self:
             return default
         return self[name]

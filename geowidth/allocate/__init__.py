@@ -13,6 +13,7 @@ from geowidth import lazy
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each name loads when it is first used
     from geowidth.allocate.allocation import allocate as allocate
+    from geowidth.allocate.arms import Arm as Arm
     from geowidth.allocate.problem import Problem as Problem
     from geowidth.allocate.rounding import Rounding as Rounding
     from geowidth.allocate.rounding import round_widths as round_widths

@@ -9,7 +9,9 @@ Options are those of the schedule and of the control, and of every arm: seed (of
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from geowidth import records
 from geowidth.allocate.schedules import find_rule, schedule_names
@@ -30,10 +32,10 @@ class Arm:
     text: str
     schedule: str
     control: str | None = None
-    options: dict = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text):
+    def parse(cls, text: str) -> "Arm":
         """The Arm that a text tells; UserError for unknown names and options."""
         if not isinstance(text, str):
             raise UserError(f"arm is {shown(text)}; allowed: {_allowed()}")
@@ -47,34 +49,34 @@ class Arm:
         return arm
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The text as the name of a folder can be: of what could not stand there only a dash is left."""
         return re.sub(r"[^\w.,:=+-]+", "-", self.text)
 
     @property
-    def needs_work(self):
+    def needs_work(self) -> bool:
         """Whether its widths come from measured work."""
         return find_rule(self.schedule).needs_work
 
     @property
-    def what(self):
+    def what(self) -> tuple[str, str | None, str]:
         """(schedule, control, options): equal for arms that do the same."""
         return self.schedule, self.control, records.dumps(self.options, sort_keys=True)
 
-    def settings(self, shared):
+    def settings(self, shared: Mapping[str, Any]) -> dict[str, Any]:
         """The options, with those of `shared` that the schedule has and the arm leaves open."""
         known = find_rule(self.schedule).options
         found = {} if "mixture" in self.options else {name: v for name, v in shared.items() if name in known}
         return {**found, **self.options}
 
-    def signals(self, shared):
+    def signals(self, shared: Mapping[str, Any]) -> set[tuple[str, str]]:
         """{(geometry, statistic)} that its schedule reads from the work profile."""
         if not self.needs_work:
             return set()
         options = find_rule(self.schedule).options | self.settings(shared)
         mixture = options.get("mixture")
         if isinstance(mixture, dict):
-            return {tuple(str(name).partition("/")[::2]) for name in mixture}
+            return {(geometry, statistic) for geometry, _, statistic in (str(name).partition("/") for name in mixture)}
         return {(options["geometry"], options["statistic"])} if {"geometry", "statistic"} <= options.keys() else set()
 
     def _check_options(self):
@@ -83,7 +85,7 @@ class Arm:
         find_rule(self.schedule).check_options(own)
 
 
-def parse_arms(texts):
+def parse_arms(texts: str | Iterable[str]) -> tuple[Arm, ...]:
     """The different Arms of a sequence of texts."""
     arms = tuple(map(Arm.parse, (texts,) if isinstance(texts, str) else texts))
     seen: dict[object, Arm] = {}
@@ -97,7 +99,7 @@ def parse_arms(texts):
     return arms
 
 
-def read_options(where, words):
+def read_options(where: str, words: Iterable[str]) -> dict[str, Any]:
     """{name: value} of words NAME=VALUE; values are JSON where they parse as such, else text."""
     pairs = {}
     for word in words:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from geowidth import records
 from geowidth.diagnose.sweep import Sweep
 from geowidth.errors import UserError, seed_number
-from geowidth.files import PathLike
 
 if TYPE_CHECKING:
     from geowidth.models.presets import Preset
@@ -35,14 +35,14 @@ class CalibrationDesign:
     tokens: int = 512
 
     def __post_init__(self):
-        if self.steps is None:
-            object.__setattr__(self, "steps", self.preset.training.steps)
+        steps = self.preset.training.steps if self.steps is None else self.steps
+        object.__setattr__(self, "steps", steps)
         object.__setattr__(self, "seeds", tuple(seed_number("a seed", seed) for seed in self.seeds))
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise UserError(f"seeds are {' '.join(map(str, self.seeds))}; allowed: different whole numbers from 0 up")
         if len(self.factors) < 2 or not all(0 < f < np.inf for f in self.factors):
             raise UserError(f"factors are {self.factors}; allowed: two or more different numbers above 0")
-        if self.steps < 1 or self.tokens < 4:
+        if steps < 1 or self.tokens < 4:
             raise UserError(
                 f"steps is {self.steps} and tokens is {self.tokens}; at least 1 step and 4 tokens are needed"
             )
@@ -69,14 +69,14 @@ class CalibrationDesign:
     def models(self):
         """[(folder name, widths, layer or None, width or None)] of every architecture, the base first."""
         base = self.preset.model.widths
-        found = [("base", base, None, None)]
+        found: list[tuple[str, tuple[int, ...], int | None, int | None]] = [("base", base, None, None)]
         for layer, row in enumerate(self.varied.tolist()):
             for width in row:
                 widths = (*base[:layer], width, *base[layer + 1 :])
                 found.append((f"layer-{layer}/width-{width}", widths, layer, width))
         return found
 
-    def jobs(self, folder: PathLike) -> list[TrainJob]:
+    def jobs(self, folder: Path) -> list[TrainJob]:
         """One TrainJob per seed and architecture, seed by seed."""
         from geowidth.train import TrainJob
 

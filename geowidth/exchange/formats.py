@@ -132,8 +132,8 @@ class Format:
 
     name: str
     summary: str
-    write: Callable
-    write_untrained: Callable | None = None
+    write: Callable[[Checkpoint, Path], list[str]]
+    write_untrained: Callable[[dict[str, Any], Sequence[int], Path, str], list[str]] | None = None
 
 
 def export(checkpoint: Checkpoint, form: str, out: PathLike) -> list[str]:
@@ -170,7 +170,7 @@ def export_untrained(
     return _into(out, write, form, widths)
 
 
-def write_untrained_hf(config, widths, folder, where):
+def write_untrained_hf(config: dict[str, Any], widths: Sequence[int], folder: Path, where: str) -> list[str]:
     """A family's config with one FFN width per layer and a small modelling file; no weights."""
     family = str(config.get("model_type", "nothing")).removeprefix(TAPERED)
     choose(f"{where}: model_type", family, list(CLASSES))
@@ -185,7 +185,7 @@ def write_untrained_hf(config, widths, folder, where):
     ]
 
 
-def write_untrained_megatron(config, widths, folder, where):
+def write_untrained_megatron(config: dict[str, Any], widths: Sequence[int], folder: Path, where: str) -> list[str]:
     """Megatron's JSON of a Llama-family config with those widths."""
     return write_megatron_shape(LlamaShape.from_config(config, where, widths), config, folder, where)
 

@@ -20,6 +20,8 @@ from geowidth import lazy
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each name loads when it is first used
     from geowidth.artifacts.clouds import Clouds as Clouds
     from geowidth.artifacts.work_profile import WorkProfile as WorkProfile
+    from geowidth.measure.families import FAMILIES as FAMILIES
+    from geowidth.measure.families import Family as Family
     from geowidth.measure.pipeline import MeasureSettings as MeasureSettings
     from geowidth.measure.pipeline import check_enough_text as check_enough_text
     from geowidth.measure.pipeline import measure as measure

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from torch import nn
+
 from geowidth.errors import UserError, choose, shown
 from geowidth.exchange.shape import TAPERED
 from geowidth.measure.widths import inner_width
@@ -56,7 +58,7 @@ class Family:
     causal: bool = True
     projections: int = 3
     types: str = ""
-    when: Callable = lambda config: True
+    when: Callable[[Any], bool] = lambda config: True
     multiplier: str | None = None
 
     def __post_init__(self):
@@ -66,16 +68,16 @@ class Family:
             if side not in ("input", "output"):
                 raise UserError(f"family {self.name!r} watches {shown(text)}; allowed: PATH:input or PATH:output")
 
-    def matches(self, model):
+    def matches(self, model: nn.Module) -> bool:
         """Whether `model` is of this family, by the model type its config states."""
         config = getattr(model, "config", None)
         return model_type(config) in self.types.split() and bool(self.when(config))
 
-    def blocks(self, model):
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The model's blocks, first layer first."""
         return list(_first(model, self.layers, f"the list of layers of a {self.name} model"))
 
-    def experts(self, model):
+    def experts(self, model: nn.Module) -> list[tuple[int, int]]:
         """(experts, those of them that each token visits) of every layer's FFN; 1 and 1 where it is a plain one."""
         if "experts" not in self.down:
             return [(1, 1)] * len(self.blocks(model))
@@ -83,11 +85,11 @@ class Family:
         counts = [_experts(_first(block, self.down.split("|"), "the experts")) for block in self.blocks(model)]
         return [(count, min(active, count)) for count in counts]
 
-    def scale(self, model):
+    def scale(self, model: nn.Module) -> float:
         """The number `added` is multiplied by."""
         return float(getattr(model.config, self.multiplier)) if self.multiplier else 1.0
 
-    def widths(self, model):
+    def widths(self, model: nn.Module) -> tuple[int, ...]:
         """FFN width of every layer; of all experts together where there are several."""
         stated = list(getattr(getattr(model, "config", None), "intermediate_sizes", None) or ())  # of our own exports
         return tuple(
@@ -103,11 +105,11 @@ class Family:
 class _OwnFamily(Family):
     """Our own model, told by its class: its config carries no model type."""
 
-    def matches(self, model):
+    def matches(self, model: nn.Module) -> bool:
         home = sys.modules.get("geowidth.models.transformer")  # not loaded: then `model` is no instance of it either
         return home is not None and isinstance(model, home.TaperedTransformer)
 
-    def widths(self, model):
+    def widths(self, model: Any) -> tuple[int, ...]:
         return tuple(model.config.widths)
 
 

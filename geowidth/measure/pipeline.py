@@ -72,7 +72,7 @@ class MeasureSettings:
                     f"statistic {name!r} is defined in none of {', '.join(self.geometries)}; it is in: {allowed}"
                 )
 
-    def statistics_in(self, geometry):
+    def statistics_in(self, geometry: str) -> list[str]:
         """Names of the statistics asked for that are defined in a geometry; none where that is not asked for."""
         asked = [geometry] if geometry in self.geometries else []
         return [name for name in self.statistics if STATISTICS[name].among(asked)]

@@ -6,13 +6,17 @@ fails it is refused by name instead of measured wrongly. Memory is 2 * layers * 
 drawn is dropped inside the hooks.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from geowidth.artifacts.clouds import Clouds
 from geowidth.errors import UserError, whole
+from geowidth.inputs import ArrayLike
 from geowidth.measure import models
 from geowidth.measure.families import SEQUENTIAL, Family, family_of, site
 from geowidth.precision import coarsest
@@ -21,20 +25,20 @@ from geowidth.text.sequences import check_ids, draw_tokens, pad_batch, sequences
 
 
 def capture(
-    model,
-    text,
-    tokens=512,
+    model: nn.Module,
+    text: ArrayLike | Sequence[ArrayLike],
+    tokens: int | None = 512,
     *,
-    mask=None,
-    seed=0,
-    context=None,
-    batch=32,
-    skip=1,
-    tail=0,
-    windows=None,
-    family=None,
-    settings=None,
-):
+    mask: ArrayLike | None = None,
+    seed: int = 0,
+    context: int | None = None,
+    batch: int = 32,
+    skip: int = 1,
+    tail: int = 0,
+    windows: int | None = None,
+    family: Family | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Clouds:
     """Run `model` over `text` and keep the states around every FFN for `tokens` drawn tokens.
 
     model     a model of a known family (geowidth.measure.families), in any mode: modes are restored. It may be

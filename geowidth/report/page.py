@@ -12,6 +12,7 @@ from geowidth.registry import Registry
 from geowidth.report import charts, curves, profiles, style, tables, widths
 from geowidth.report.charts import element, escape, mark
 from geowidth.report.facts import key_facts, method_facts
+from geowidth.report.folder import RunFolder
 from geowidth.report.numbers import DASH, compact, is_finite, plain, signed, thousands
 from geowidth.report.reproduce import command_words, files_list, limits, reproduce, versions
 from geowidth.train.evidence import LOSS_UNIT
@@ -298,9 +299,9 @@ class Section:
     """
 
     name: str
-    draw: Callable
+    draw: Callable[[RunFolder], str]
 
-    def html(self, run):
+    def html(self, run: RunFolder) -> str:
         """What it draws, or a UserError that names it for anything but text."""
         found = self.draw(run)
         if not isinstance(found, str):

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from geowidth.inputs import ArrayLike
+
 
 def match_scipy(a, b, ground):
     """(distance, partner) of finite bars (k, 2), (m, 2) float64: partner (k,) int64 in b, -1 for none.
@@ -23,13 +25,14 @@ def match_scipy(a, b, ground):
     return scale * math.sqrt(cost[rows, columns].sum()), partner.astype(np.int64)
 
 
-def diagram_distance_reference(a, b, ground="sup"):
+def diagram_distance_reference(a: ArrayLike, b: ArrayLike, ground: str = "sup") -> float:
     """The 2-Wasserstein distance of diagrams (k, 2) and (m, 2); bars that never die are matched in order of birth."""
     a, b = (np.asarray(bars, dtype=np.float64).reshape(-1, 2) for bars in (a, b))
     endless = [np.sort(bars[np.isinf(bars[:, 1]), 0]) for bars in (a, b)]
     if len(endless[0]) != len(endless[1]):
         return math.inf
-    finite = match_scipy(*(bars[np.isfinite(bars[:, 1])] for bars in (a, b)), ground)[0]
+    first, second = (bars[np.isfinite(bars[:, 1])] for bars in (a, b))
+    finite = match_scipy(first, second, ground)[0]
     return math.hypot(finite, *(endless[0] - endless[1]))
 
 

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 
+from geowidth.inputs import ArrayLike
 
-def dimension_reference(distances, k):
+
+def dimension_reference(distances: ArrayLike, k: int) -> dict[str, float]:
     """{estimator: dimension} of the formulas of `intrinsic_dimension`, for a (N, N) matrix of distinct points."""
     rows = [sorted(float(d) for j, d in enumerate(row) if j != i) for i, row in enumerate(np.asarray(distances))]
     points, ratios = len(rows), sorted(math.log(row[1] / row[0]) for row in rows)

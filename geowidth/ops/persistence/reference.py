@@ -5,8 +5,10 @@ from itertools import combinations
 
 import numpy as np
 
+from geowidth.inputs import ArrayLike
 
-def persistence_reference(distances, threshold=math.inf):
+
+def persistence_reference(distances: ArrayLike, threshold: float = math.inf) -> np.ndarray:
     """Bars (k, 2) float64 of a (n, n) distance matrix, sorted: for few points, since it lists all n^3 / 6 triangles.
 
     Source: Edelsbrunner and Harer, Computational Topology (2010), VII.1.
