@@ -14,7 +14,8 @@ H200, SLOW_FLOAT64 = (9, 0), (8, 9)
 def emulate(x, y=None, names=ALL, radius=HYPERBOLIC_RADIUS):
     """{name: matrix} by the op's backend for GPUs."""
     x, y = distances._checked_inputs(x, y)
-    return dict(zip(names, distances._run(x, y, list(names), radius, "cuda", 1), strict=True))
+    on_gpu = next(b for b in distances.OPERATION.backends if b.name == "cuda")
+    return dict(zip(names, distances._run_group(on_gpu, x, y, list(names), radius, 1), strict=True))
 
 
 def on_chip(monkeypatch, capability):

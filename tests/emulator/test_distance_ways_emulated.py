@@ -11,6 +11,7 @@ from emulated_distances import ALL, DTYPES, H200, SLOW_FLOAT64, emulate, formed_
 
 from geowidth.errors import UserError
 from geowidth.geometry import HYPERBOLIC_RADIUS
+from geowidth.ops.backend import Backend
 from geowidth.ops.distances import cuda as _distances_cuda
 from geowidth.ops.distances import operation as distances
 
@@ -221,7 +222,10 @@ def test_more_rows_than_a_survey_has_warps(generator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_gradients_arrive_in_the_dtype_of_the_input(generator, dtype):
+def test_gradients_arrive_in_the_dtype_of_the_input(generator, dtype, monkeypatch):
+    backends = distances.OPERATION.backends
+    on_cpu = [Backend("cuda", ("cpu",), b.run) for b in backends if b.name == "cuda"]
+    monkeypatch.setattr(distances.OPERATION, "backends", (*backends[:1], *on_cpu))
     x = torch.randn(9, 5, generator=generator).to(dtype).requires_grad_()
     found = torch.ops.geowidth.pairwise_distances(x, None, "raw,hyperbolic", HYPERBOLIC_RADIUS, "cuda", 1)
     (found[0].sum() + found[1].sum()).backward()
