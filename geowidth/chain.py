@@ -57,8 +57,8 @@ class Chain:
 
         usual = MeasureSettings()
         read = [pair for arm in self.arms for pair in sorted(arm.signals(self.signal))]
-        geometries = dict.fromkeys([*usual.geometries, *(geometry for geometry, _ in read)])
-        statistics = dict.fromkeys([*usual.statistics, *(statistic for _, statistic in read)])
+        geometries = dict.fromkeys([*usual.geometries, *(geometry for _, geometry in read)])
+        statistics = dict.fromkeys([*usual.statistics, *(statistic for statistic, _ in read)])
         return {"geometries": tuple(geometries), "statistics": tuple(statistics)}
 
     def to_json(self) -> dict[str, Any]:

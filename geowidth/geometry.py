@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from geowidth import signals
 from geowidth.errors import UserError, number, shown
 from geowidth.inputs import ArrayLike, array, tensor
 from geowidth.registry import Registry
@@ -26,10 +27,23 @@ from geowidth.registry import Registry
 HYPERBOLIC_RADIUS = math.tanh(1.0)
 """Radius of the sphere inside the Poincare ball on which directions are placed: the exponential map at the origin of a
 unit tangent vector has norm tanh(1) when the metric there is 2 |dx| (Ganea et al., "Hyperbolic Neural Networks")."""
-BUILT_IN = ("raw", "spherical", "hyperbolic")
+BUILT_IN = signals.GEOMETRIES
 """The geometries that compiled kernels know, in the order in which they take them, and the ones measured by default."""
 ANGLE = "spherical"
 """The geometry whose distance is the angle itself."""
+
+
+# Words that stand beside geometries in options and in the details of result files.
+RESERVED = (
+    "all",
+    "bands",
+    "dimension",
+    "large_norm_tokens",
+    "quantiles",
+    "raw_without_large_norms",
+    "subsample",
+    "subsamples",
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,10 @@ class Geometry:
     arrays: bool = False
 
     def __post_init__(self):
+        if self.name in RESERVED:
+            raise UserError(
+                f"a geometry cannot be called {self.name}, a word with a meaning of its own; name it otherwise"
+            )
         if self.pairwise is None and self.from_angle is None:
             raise UserError(f"geometry {shown(self.name)} has neither pairwise nor from_angle; give one of them")
         if self.from_angle is not None and not self.directional:

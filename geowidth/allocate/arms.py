@@ -16,6 +16,7 @@ from typing import Any
 from geowidth import records
 from geowidth.allocate.schedules import find_rule, schedule_names
 from geowidth.errors import UserError, shown
+from geowidth.signals import read_signal
 
 OF_EVERY_ARM = ("seed", "floor", "cap")
 MOST_LETTERS = 200  # of a name, which is that of a folder
@@ -70,14 +71,16 @@ class Arm:
         return {**found, **self.options}
 
     def signals(self, shared: Mapping[str, Any]) -> set[tuple[str, str]]:
-        """{(geometry, statistic)} that its schedule reads from the work profile."""
+        """{(statistic, geometry)} that its schedule reads from the work profile."""
         if not self.needs_work:
             return set()
         options = find_rule(self.schedule).options | self.settings(shared)
         mixture = options.get("mixture")
         if isinstance(mixture, dict):
-            return {(geometry, statistic) for geometry, _, statistic in (str(name).partition("/") for name in mixture)}
-        return {(options["geometry"], options["statistic"])} if {"geometry", "statistic"} <= options.keys() else set()
+            from geowidth.geometry import GEOMETRIES  # loads torch
+
+            return {read_signal(name, GEOMETRIES) for name in mixture}
+        return {(options["statistic"], options["geometry"])} if {"geometry", "statistic"} <= options.keys() else set()
 
     def _check_options(self):
         control = {} if self.control is None else find_rule(self.control).options

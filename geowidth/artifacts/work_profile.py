@@ -96,7 +96,7 @@ def _check_lists(value):
             raise UserError(f"{name} is {shown(value[name])}; needed: {'an object' if kind is dict else 'a list'}")
     lists = {"widths": value["widths"]}
     for geometry, statistics in value["work"].items():
-        lists |= {f"{geometry} {statistic}": signal for statistic, signal in statistics.items()}
+        lists |= {f"{statistic} {geometry}": signal for statistic, signal in statistics.items()}
     lists |= {f"dimension {name}": numbers for name, numbers in value["dimension"].items()}
     layers = len(value["widths"])
     if not layers:

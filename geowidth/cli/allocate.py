@@ -38,7 +38,7 @@ def add_arguments(parser):
         "--mixture",
         metavar="NAME=X,...",
         type=words.named_numbers,
-        help="weighted signals, as in hyperbolic/topology=2,raw/shift=1",
+        help="weighted signals, as in topology/hyperbolic=2,shift/raw=1",
     )
     add(
         "--exponent",

@@ -44,14 +44,14 @@ def add_arguments(parser):
         nargs="+",
         metavar="NAME",
         type=words.one_of(words.geometries),
-        help="raw spherical hyperbolic (default: all)",
+        help="raw spherical hyperbolic (default: these), or one that an extension brings",
     )
     add(
         "--statistics",
         nargs="+",
         metavar="NAME",
         type=words.one_of(words.statistics),
-        help="shift gw topology gw_entropic (default: the first three)",
+        help="shift gw topology gw_entropic (default: the first three), or one that an extension brings",
     )
     add("--radius", metavar="X", type=words.share(), help="of the hyperbolic geometry's ball (default: tanh 1)")
     add("--neighbours", metavar="N", type=words.whole(3), default=20, help="k of the Levina-Bickel dimension")
@@ -113,12 +113,14 @@ def is_clouds(model):
 
 def table(profile):
     """The profile as text: a row per layer, a column per signal."""
-    columns = [(g, s) for g in profile.work for s in profile.work[g]]
+    statistics = dict.fromkeys(name for found in profile.work.values() for name in found)
+    columns = [(s, g) for s in statistics for g in profile.work if s in profile.work[g]]
+    wide = max(10, *(len(name) for pair in columns for name in pair))
     dimension = profile.dimension["twonn_mle"]
-    lines = ["      " + " ".join(f"{geometry:>10}" for geometry, _ in columns)]
-    lines.append("layer " + " ".join(f"{statistic:>10}" for _, statistic in columns) + "  dimension")
+    lines = ["      " + " ".join(f"{statistic:>{wide}}" for statistic, _ in columns)]
+    lines.append("layer " + " ".join(f"{geometry:>{wide}}" for _, geometry in columns) + "  dimension")
     for layer in range(profile.layers):
-        cells = " ".join(f"{profile.work[g][s][layer]:10.4g}" for g, s in columns)
+        cells = " ".join(f"{profile.work[g][s][layer]:{wide}.4g}" for s, g in columns)
         lines.append(f"{layer:5d} {cells}  {dimension[layer]:9.2f}")
     return "\n".join(lines + outliers(profile))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from geowidth import signals
 from geowidth.errors import UserError, choose, choose_several, shown, whole
 from geowidth.geometry import row_norms
 from geowidth.measure.layer_cloud import diagram_source
@@ -49,6 +50,10 @@ class Statistic:
 
     def __post_init__(self):
         of = f"of statistic {shown(self.name)}"
+        if self.name == "dimension":
+            raise UserError(
+                "a statistic cannot be called dimension, a word with a meaning of its own; name it otherwise"
+            )
         choose(f"the place {of}", self.place, PLACES)
         if self.place == "host" or self.reads:
             object.__setattr__(self, "reads", choose_several(f"reads {of}", self.reads, READS))
@@ -140,7 +145,7 @@ STATISTICS = Registry(
     ],
 )
 # The nine signals are these under three geometries; the others are measured when asked for.
-DEFAULT_STATISTICS = ("shift", "gw", "topology")
+DEFAULT_STATISTICS = signals.STATISTICS
 DIMENSION_REVISION = 2  # as of a statistic, for the intrinsic dimension
 
 

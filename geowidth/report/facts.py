@@ -4,7 +4,7 @@ from geowidth.artifacts.work_profile import not_converged
 from geowidth.progress import duration
 from geowidth.report.folder import lookup
 from geowidth.report.numbers import compact, is_finite, layer_list, significant, thousands
-from geowidth.report.profiles import GEOMETRIES, statistic_name
+from geowidth.report.profiles import geometries_of, statistic_name
 from geowidth.report.widths import arm_widths
 
 
@@ -67,10 +67,10 @@ def key_facts(run, rows):
     return [(name, text) for name, text in facts if text]
 
 
-def _gromov_facts(layers):
+def _gromov_facts(layers, geometries):
     """How sure the Gromov-Wasserstein numbers are: where the identity coupling stood, and the largest gap left."""
     same, gaps = [], []
-    for geometry in GEOMETRIES:
+    for geometry in geometries:
         found = [(layer.get(geometry) or {}).get("gw") or {} for layer in layers]
         found = [f for f in found if all(is_finite(f.get(key)) for key in ("value", "identity", "gap"))]
         if found:
@@ -114,7 +114,7 @@ def method_facts(work):
     tokens = lookup(settings, "tokens")
     if is_finite(tokens):
         notes.append(f"{thousands(tokens)} held-out tokens, the same ones in every layer.")
-    notes.append(_gromov_facts(layers))
+    notes.append(_gromov_facts(layers, geometries_of(work)))
     for (statistic, geometry), found in not_converged(details).items():
         notes.append(
             f"{statistic_name(statistic)}, {geometry}: the search did not converge in "

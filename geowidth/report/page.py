@@ -116,8 +116,9 @@ def work_section(run):
     if run.work is None or not profiles.layer_count(run.work):
         return section("work", "Where the model works", lead, absent("No work profile has been measured.", run))
     driver, panels, notes = run.driver(), [], []
+    geometries = profiles.geometries_of(run.work)
     for statistic in profiles.statistics_of(run.work):
-        for geometry in profiles.GEOMETRIES:
+        for geometry in geometries:
             name = f"{profiles.statistic_name(statistic)}, {geometry}"
             drawing = profiles.work_panel(run.work, statistic, geometry, keyed=driver == (statistic, geometry))
             odd = profiles.odd_notes(statistic, profiles.signal(run.work, statistic, geometry))
@@ -129,14 +130,20 @@ def work_section(run):
         "Intrinsic dimension of the states entering each FFN, by estimator and layer.", 728.0, 352.0,
     )  # fmt: skip
     facts = tag("ul", *(words("li", fact) for fact in [*notes, *method_facts(run.work)]), class_="notes")
-    return section("work", "Where the model works", lead, tag("div", *panels, class_="nine"),
+    grid = tag("div", *panels, class_="nine", **_columns(len(geometries)))
+    return section("work", "Where the model works", lead, grid,
                    tag("div", dimension, facts, class_="beside"), work_numbers(run.work))  # fmt: skip
+
+
+def _columns(count):
+    """Attributes of a grid of panels that has another number of columns than three."""
+    return {} if count == 3 else {"style": f"--columns: {count}"}
 
 
 def work_numbers(work):
     """Every number of the panels and the dimensions, folded away."""
     statistics = profiles.statistics_of(work)
-    columns = {f"{s} {g}": profiles.signal(work, s, g) for s in statistics for g in profiles.GEOMETRIES}
+    columns = {f"{s} {g}": profiles.signal(work, s, g) for s in statistics for g in profiles.geometries_of(work)}
     rest = {f"{s} raw, no large norms": profiles.without_large_norms(work, s) for s in statistics}
     columns |= {name: values for name, values in rest.items() if values}
     found = work.get("dimension") or {}

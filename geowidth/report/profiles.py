@@ -11,12 +11,11 @@ from geowidth.report import charts, style
 from geowidth.report.charts import Frame, bands, curve, element, escape, label, mark, rule
 from geowidth.report.folder import as_record
 from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, significant
+from geowidth.signals import GEOMETRIES, STATISTICS
 
 if TYPE_CHECKING:
     from geowidth.artifacts.work_profile import WorkProfile
 
-GEOMETRIES = ("raw", "spherical", "hyperbolic")
-STATISTICS = ("shift", "gw", "topology")
 STATISTIC_NAMES = {
     "shift": "Shift",
     "gw": "Gromov\u2013Wasserstein",
@@ -50,6 +49,21 @@ def statistics_of(work):
     return list(dict.fromkeys([*STATISTICS, *found]))
 
 
+def geometries_of(work):
+    """The three geometries of the nine signals, then whatever else a work record holds."""
+    return list(dict.fromkeys([*GEOMETRIES, *(work.get("work") or {})]))
+
+
+def unit_of(geometry):
+    """The unit of a geometry's signals in words; "" for one that nobody here knows."""
+    if geometry in UNITS:
+        return UNITS[geometry]
+    from geowidth import geometry as known  # loads torch: only where a record holds what an extension brought
+
+    found = known.GEOMETRIES.get(geometry)
+    return found.unit if found else ""
+
+
 def without_large_norms(work, statistic):
     """A raw signal without the tokens of very large norm, [] where the record has none or no layer differs."""
     values = (work.get("raw_without_large_norms") or {}).get(statistic) or []
@@ -71,7 +85,7 @@ def quantile_bands(work, statistic, geometry):
 
 def layer_count(work):
     """Layers of a work record: the longest list in it."""
-    lists = [signal(work, s, g) for g in GEOMETRIES for s in statistics_of(work)]
+    lists = [signal(work, s, g) for s in statistics_of(work) for g in geometries_of(work)]
     return max([len(work.get("widths") or []), *map(len, lists)])
 
 
@@ -167,7 +181,7 @@ def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False
         x=0.0, y=15.0,
     )  # fmt: skip
     head = rule(0.0, 0.75, width, 0.75, "top keyed" if keyed else "top") + name
-    unit = UNITS[geometry] + (" \u00b7 log scale" if y.log else "")
+    unit = " \u00b7 ".join(filter(None, [unit_of(geometry), "log scale" if y.log else ""]))
     if not values:
         return head + label(0.0, 30.0, unit, "soft") + label(width / 2, height / 2, "not measured", "soft", "middle")
     head += label(0.0, 30.0, unit, "soft")
@@ -183,7 +197,8 @@ def work_panel(work, statistic, geometry, width=352.0, height=172.0, keyed=False
         body = charts.grid(frame, y, ticks, words) + _whiskers(x, y, ranges)
         points = [None if (h := _height(y, v)) is None else (x(i), h) for i, v in enumerate(rest)]
         body += curve(points, "line thin dash2") + _trace(frame, x, y, values)
-    tips = [f"layer {i}: {significant(v)}{UNIT_WORDS[geometry]}" for i, v in enumerate(values)]
+    word = UNIT_WORDS.get(geometry, "")
+    tips = [f"layer {i}: {significant(v)}{word}" for i, v in enumerate(values)]
     if rest:
         tips = [f"{tip} ({significant(v)} without outliers)" for tip, v in zip(tips, rest, strict=True)]
     return head + body + _odd_marks(frame, x, values) + charts.layer_axis(frame, len(values)) + bands(frame, tips)
@@ -195,7 +210,8 @@ def work_words(work, statistic, geometry):
     if not values:
         return f"{statistic_name(statistic)} in {geometry} geometry was not measured."
     found = peak(values)
-    words = f"{len(values)} layers, unit {UNITS[geometry]}. "
+    unit = unit_of(geometry) or "unknown"
+    words = f"{len(values)} layers, unit {unit}. "
     if found:
         low = min(v for v in values if math.isfinite(v))
         words += f"Largest {significant(values[found[0]])} in layer {found[0]}, smallest {significant(low)}."
@@ -277,8 +293,9 @@ def profile_svg(
     if not layers:
         raise UserError("this work record holds no layer; measure a model first: geowidth measure")
     wide, high, gap, margin, top = 300.0, 158.0, 30.0, 20.0, 58.0
-    measured = [s for s in statistics_of(work) if any(signal(work, s, g) for g in GEOMETRIES)]
-    width, height = 2 * margin + 3 * wide + 2 * gap, top + len(measured) * (high + 16) + margin - 8
+    geometries = geometries_of(work)
+    measured = [s for s in statistics_of(work) if any(signal(work, s, g) for g in geometries)]
+    width, height = 2 * margin + len(geometries) * (wide + gap) - gap, top + len(measured) * (high + 16) + margin - 8
     subtitle = f"{layers} layer{'s' * (layers != 1)}; rows: statistic, columns: geometry"
     parts = [
         element("rect", width=width, height=height, class_="paper"),
@@ -286,11 +303,11 @@ def profile_svg(
         label(width - margin, 30.0, subtitle, "soft", "end"),
     ]
     for row, statistic in enumerate(measured):
-        for column, geometry in enumerate(GEOMETRIES):
+        for column, geometry in enumerate(geometries):
             x, y = margin + column * (wide + gap), top + row * (high + 16)
             panel = work_panel(work, statistic, geometry, wide, high, keyed=key == (statistic, geometry))
             parts.append(element("g", panel, transform=f"translate({charts.pixel(x)} {charts.pixel(y)})"))
-    words = " ".join(f"{s}, {g}: {work_words(work, s, g)}" for s in measured for g in GEOMETRIES)
+    words = " ".join(f"{s}, {g}: {work_words(work, s, g)}" for s in measured for g in geometries)
     drawing = charts.svg(
         element("style", escape(style.chart_css())) + "".join(parts), width, height, title, words, "work"
     )

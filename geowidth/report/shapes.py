@@ -5,6 +5,7 @@ import re
 from geowidth import forms
 from geowidth.errors import UserError
 from geowidth.forms import COUNT, OBJECT, TEXT, Each, Part, is_finite, is_number
+from geowidth.signals import GEOMETRIES
 
 LARGEST = 1e300  # what is drawn: scales, sums and ratios of it stay within floats
 FINITE = Part(f"a finite number up to {LARGEST:g}", lambda v: is_finite(v) and abs(v) <= LARGEST)
@@ -31,7 +32,7 @@ COSTS = {f"{name}?": FINITE for name in ("parameters", "tokens", "flops", "secon
 ABOUT = {"settings?": OBJECT, "environment?": OBJECT}
 CERTIFICATE = {f"{name}?": NUMBER for name in ("value", "identity", "gap", "lower")}
 LAYER = {
-    **{f"{geometry}?": {"gw?": CERTIFICATE} for geometry in ("raw", "spherical", "hyperbolic")},
+    **{f"{geometry}?": {"gw?": CERTIFICATE} for geometry in GEOMETRIES},
     "dimension?": OBJECT, "large_norm_tokens?": OBJECT, "bands?": Each(Part(
         "a count, or signals with pairs of numbers",
         lambda v: COUNT.fits(v) or (isinstance(v, dict) and all(p is None or PAIR.fits(p) for p in v.values())),
@@ -76,17 +77,20 @@ LINE = {"step": COUNT, "split": TEXT, "loss": NUMBER, "tokens?": COUNT, "seconds
 def check(where, record, kind):
     """Raise a UserError that names `where` and the first part of a record that is not what its kind promises."""
     form, maker = SHAPES[kind]
-    wrong = forms.fault(record, form) or (_uneven(record) if kind == "geowidth.work" else "")
+    wrong = forms.fault(record, form)
+    if kind == "geowidth.work" and not wrong:
+        certificates = {f"{geometry}?": {"gw?": CERTIFICATE} for geometry in record["work"]}
+        wrong = forms.fault(record, {"details?": [certificates]}) or _uneven(record)
     if wrong:
         raise UserError(f"{where} is not a whole {kind} record: {wrong}; delete it and run {maker} again")
 
 
 def _uneven(work):
     """Which signals of a work record have fewer or more layers than the first, in words; "" when none has."""
-    signals = {f"{g} {s}": values for g, found in work["work"].items() for s, values in found.items()}
+    signals = {f"{s} {g}": values for g, found in work["work"].items() for s, values in found.items()}
     signals |= {f"dimension {name}": values for name, values in (work.get("dimension") or {}).items()}
     rest = work.get("raw_without_large_norms") or {}
-    signals |= {f"raw {name} without large norms": values for name, values in rest.items()}
+    signals |= {f"{name} raw without large norms": values for name, values in rest.items()}
     sizes = {name: len(values) for name, values in signals.items() if values}
     layers = next(iter(sizes.values()), 0)
     return next((f"{name} has {n} layers, not {layers}" for name, n in sizes.items() if n != layers), "")

@@ -9,7 +9,7 @@ import io
 import math
 
 from geowidth.progress import printable
-from geowidth.report.profiles import ESTIMATORS, GEOMETRIES, signal, statistics_of, without_large_norms
+from geowidth.report.profiles import ESTIMATORS, geometries_of, signal, statistics_of, unit_of, without_large_norms
 from geowidth.report.widths import arm_widths, at_bounds, bound
 
 _FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # the last four: = + - @ of full width
@@ -45,25 +45,25 @@ def _csv(columns, rows):
 
 
 def work_csv(run):
-    """layer, geometry, statistic, unit, value. Dimensions have no geometry and the statistic dimension_ESTIMATOR.
+    """layer, statistic, geometry, unit, value. Dimensions have no geometry and the statistic dimension_ESTIMATOR.
 
     Where some layer has tokens of very large norm, raw signals stand there without them too: STATISTIC_no_large_norms.
     """
-    units = {"raw": "length", "spherical": "radians", "hyperbolic": "length"}
     work = run.work or {}
+    units = {geometry: unit_of(geometry).split(",")[0] for geometry in geometries_of(work)}
     rows = [
-        (layer, geometry, statistic, units[geometry], value)
-        for geometry in GEOMETRIES
+        (layer, statistic, geometry, units[geometry], value)
         for statistic in statistics_of(work)
+        for geometry in units
         for layer, value in enumerate(signal(work, statistic, geometry))
     ]
     for name in statistics_of(work):
         rest = enumerate(without_large_norms(work, name))
-        rows += [(layer, "raw", f"{name}_no_large_norms", units["raw"], value) for layer, value in rest]
+        rows += [(layer, f"{name}_no_large_norms", "raw", units["raw"], value) for layer, value in rest]
     for name in ESTIMATORS:
         values = (work.get("dimension") or {}).get(name) or []
-        rows += [(i, "", f"dimension_{name}", "dimensions", v) for i, v in enumerate(values)]
-    return _csv(("layer", "geometry", "statistic", "unit", "value"), rows)
+        rows += [(i, f"dimension_{name}", "", "dimensions", v) for i, v in enumerate(values)]
+    return _csv(("layer", "statistic", "geometry", "unit", "value"), rows)
 
 
 def widths_csv(run):

@@ -25,7 +25,7 @@ def _texts(value):
 
 def _summary(run, rows):
     peaks: dict[str, Any] = {}
-    for geometry in profiles.GEOMETRIES if run.work else ():
+    for geometry in profiles.geometries_of(run.work) if run.work else ():
         for statistic in profiles.statistics_of(run.work):
             found = profiles.peak(profiles.signal(run.work, statistic, geometry))
             if found:

@@ -36,8 +36,9 @@ def test_all_nine_signals(profile, geometry, statistic):
 
 def test_a_mixture_of_one_is_that_signal_and_units_do_not_matter(profile):
     alone = allocate(work=profile, geometry="raw", statistic="shift")
-    assert allocate(work=profile, mixture={"raw/shift": 3}).widths == alone.widths
-    pair = {"raw/shift": 1, "hyperbolic/gw": 2}
+    assert allocate(work=profile, mixture={"shift/raw": 3}).widths == alone.widths
+    assert allocate(work=profile, mixture={"raw/shift": 3}).widths == alone.widths  # as earlier versions named it
+    pair = {"shift/raw": 1, "gw/hyperbolic": 2}
     mixed = allocate(work=profile, mixture=pair)
     scaled = {
         g: {s: [1000 * v if g == "raw" else v for v in row] for s, row in t.items()} for g, t in profile.work.items()
@@ -254,7 +255,7 @@ def test_bad_requests_are_refused(arguments, words):
 @pytest.mark.parametrize(
     ("work", "words"),
     [
-        ([1.0, -2.0, 1.0, 1.0], "work hyperbolic/topology of layer 1 is -2.0"),
+        ([1.0, -2.0, 1.0, 1.0], "work topology/hyperbolic of layer 1 is -2.0"),
         ([1.0, 1.0, float("nan"), 1.0], "of layer 2 is nan"),
         ([1.0, 1.0, 1.0, float("inf")], "of layer 3 is inf"),
         ([1.0, 1.0, 1.0], "3 numbers for 4 layers"),

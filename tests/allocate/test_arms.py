@@ -48,7 +48,7 @@ def test_what_arms_read_is_measured_in_addition():
     run = resolve("pico", arms=["uniform", "geometry"], statistic="gw_entropic")
     assert "gw_entropic" in run.signals()["statistics"]
     mixed = Arm.parse('geometry:mixture={"raw/shift":2,"spherical/gw_entropic":1}')
-    assert mixed.signals({"geometry": "raw", "statistic": "gw"}) == {("raw", "shift"), ("spherical", "gw_entropic")}
+    assert mixed.signals({"geometry": "raw", "statistic": "gw"}) == {("shift", "raw"), ("gw_entropic", "spherical")}
     assert resolve("pico", arms=["uniform", "cosine"]).signals()["statistics"] == ("shift", "gw", "topology")
 
 

@@ -243,7 +243,7 @@ def test_clouds_and_profiles_read_back(tmp_path):
     record = records.read_json(tmp_path / "w.json")
     record["work"]["raw"]["shift"].pop()
     records.write_json(tmp_path / "w.json", record)
-    with pytest.raises(UserError, match="raw shift has 2 layers, widths has 3"):
+    with pytest.raises(UserError, match="shift raw has 2 layers, widths has 3"):
         WorkProfile.read(tmp_path / "w.json")
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     with pytest.raises(UserError, match="not a whole safetensors file"):
@@ -278,7 +278,7 @@ def test_damaged_clouds_are_refused(tmp_path, change, words):
         ({"widths": None}, "not made of lists"),
         ({"work": []}, "work is .*needed: an object"),
         ({"work": {"raw": {"shift": None}}}, "not made of lists"),
-        ({"work": {"raw": {"shift": ["much", 1.0]}}}, "raw shift holds 'much'"),
+        ({"work": {"raw": {"shift": ["much", 1.0]}}}, "shift raw holds 'much'"),
         ({"dimension": {"twonn_mle": [3.0]}}, "dimension twonn_mle has 1 layers, widths has 2"),
         ({"widths": [True, 8]}, "widths holds True"),
         ({"widths": [8.5, 8]}, "a width is 8.5; allowed: whole numbers"),

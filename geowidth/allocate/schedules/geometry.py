@@ -13,18 +13,19 @@ from geowidth.allocate.schedules.calibrated import read_calibration, undetermine
 from geowidth.allocate.surrogate import calibrated_surrogate, exponents, smooth
 from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, flag
+from geowidth.signals import read_signal
 
 
 def signal(work, name):
-    """The signal called "geometry/statistic" of a work profile, float64 (layers,), finite and not negative."""
-    geometry, _, statistic = str(name).partition("/")
-    return per_layer(f"work {name}", work.signal(statistic, geometry), len(work.widths))
+    """The signal called "statistic/geometry" of a work profile, float64 (layers,), finite and not negative."""
+    statistic, geometry = read_signal(name, work.work)
+    return per_layer(f"work {statistic}/{geometry}", work.signal(statistic, geometry), len(work.widths))
 
 
 def mix(work, mixture):
     """Weighted mean of signals, each divided by its mean over the layers first, so that no unit outweighs another."""
     if not isinstance(mixture, dict) or not mixture:
-        raise UserError(f"mixture is {mixture!r}; give signals with weights, as in {{'hyperbolic/topology': 2}}")
+        raise UserError(f"mixture is {mixture!r}; give signals with weights, as in {{'topology/hyperbolic': 2}}")
     total = np.zeros(len(work.widths))
     weights = {name: per_layer(f"weight of {name}", weight, 1)[0] for name, weight in mixture.items()}
     for name, weight in weights.items():
@@ -61,13 +62,13 @@ def geometry(
 ):
     """The optimum of the surrogate whose difficulty is the measured work, smoothed over depth, times a sensitivity.
 
-    mixture: {"geometry/statistic": weight} in place of the one signal. sensitivity: one positive number a layer (how
+    mixture: {"statistic/geometry": weight} in place of the one signal. sensitivity: one positive number a layer (how
     much the loss reacts to a layer), or the path of a JSON file that holds such a list, alone or as "sensitivity"; 1
     for all when not measured. exponent: "dimension" (2 smoothness / intrinsic dimension by the estimator `dimension`),
     "fitted" (those in the calibration.json at `calibration`), a number, or one a layer.
     """
     work = problem.work
-    raw = mix(work, mixture) if mixture is not None else signal(work, f"{geometry}/{statistic}")
+    raw = mix(work, mixture) if mixture is not None else signal(work, f"{statistic}/{geometry}")
     smoothing = flag("smoothing", smoothing)
     difficulty = smooth(raw) if smoothing else raw
     if sensitivity is not None:
