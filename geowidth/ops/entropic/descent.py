@@ -14,6 +14,7 @@ import torch
 
 from geowidth.errors import UserError
 from geowidth.ops.entropic.low_rank import LowRankPlusShift, add_product
+from geowidth.ops.scale import over_power_of_two
 
 RANK = 32  # of the cheap products
 SMALL = 192  # up to so many points exact products are as cheap
@@ -28,20 +29,7 @@ LOOSEST = 1e-2
 FINEST = {torch.float32: 5e-7, torch.float64: 1e-12}
 NOISE = {torch.float32: 1e-7, torch.float64: 1e-14}  # of an objective, relative
 PATIENCE = 8  # exact steps that lower neither it nor what they move and miss by
-HARMLESS = 30  # exponents of costs whose squares are far from the ends of both float ranges
 LEAST_STRIDE = 1 / 64  # of a mirror step, where whole ones raise the objective
-
-
-def exponent_of(largest):
-    """The e for which numbers up to `largest` are computed as multiples of 2^e: 0 where their squares do no harm."""
-    exponent = math.frexp(largest)[1]
-    return exponent if abs(exponent) > HARMLESS else 0
-
-
-def over_power_of_two(tensor, exponent):
-    """Divide by 2^exponent, in place and exactly. In two parts: one factor alone may leave the range of numbers."""
-    half = exponent // 2
-    return tensor.mul_(2.0**-half).mul_(2.0 ** (half - exponent)) if exponent else tensor
 
 
 class Side:

@@ -19,17 +19,19 @@ from geowidth.inputs import ArrayLike
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.costs import cost_pair, weights
-from geowidth.ops.entropic.descent import RANK, SMALL, Problem, Side, exponent_of
+from geowidth.ops.entropic.descent import RANK, SMALL, Problem, Side
 from geowidth.ops.entropic.reference import entropic_gromov_reference
 from geowidth.ops.entropic.search import Search
 from geowidth.ops.entropic.starts import named_starts
 from geowidth.ops.products import float32_products
+from geowidth.ops.scale import exponent_of
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transport.cuda import CudaStep
 from geowidth.ops.transport.native import NativeStep
 from geowidth.ops.transport.torch import TorchStep
 from geowidth.ops.transport.triton import TritonStep
 
+HARMLESS = 30  # exponents of costs whose squares are far from the ends of both float ranges
 DOUBLE_BELOW = 1e-3  # eps_rel under which float32 exponents lose too many digits
 DOUBLE_WEIGHTS_BELOW = 1e-20  # weights under which float32 couplings come near the end of their range
 PRODUCT_ABOVE = 1e8  # eps_rel from which the best coupling is the product to eight digits
@@ -132,7 +134,7 @@ def entropic_gromov_wasserstein(
 
 
 def _solve(c1, c2, a, b, eps, eps_rel, start, tolerance, max_iterations, rank, threads, step):
-    exponent = exponent_of(max(c1.abs().max().item(), c2.abs().max().item()))
+    exponent = exponent_of(max(c1.abs().max().item(), c2.abs().max().item()), HARMLESS)
     one, two = Side(c1, a, exponent), Side(c2, b, exponent)
     eps = _eps(one, two, eps, eps_rel, exponent)
     relative = eps / ((one.spread or 1.0) * (two.spread or 1.0))

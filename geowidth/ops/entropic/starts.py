@@ -6,7 +6,8 @@ import torch
 
 from geowidth.errors import UserError, choose
 from geowidth.inputs import numbers_on
-from geowidth.ops.entropic.descent import over_power_of_two, round_onto_marginals
+from geowidth.ops.entropic.descent import round_onto_marginals
+from geowidth.ops.scale import over_power_of_two
 
 STARTS = ("identity", "product", "third_bound", "annealed")
 GRID = 256  # quantiles of a point's distances, at most

@@ -27,8 +27,8 @@ from geowidth.ops.gromov.cuda import CudaKernels
 from geowidth.ops.gromov.descent import STARTS, solve
 from geowidth.ops.gromov.native import NativeKernels
 from geowidth.ops.gromov.reference import energy_reference
-from geowidth.ops.gromov.scale import common_exponent, in_units_of, rescaled
 from geowidth.ops.gromov.torch import TorchKernels
+from geowidth.ops.scale import common_exponent, in_units_of, rescaled
 from geowidth.ops.threads import thread_count, torch_threads
 
 SQUARED = ("value", "identity", "gap", "identity_gap", "lower", "scale", "eccentricity", "shape")

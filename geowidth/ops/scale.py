@@ -13,9 +13,20 @@ import torch
 from geowidth.errors import UserError
 from geowidth.geometry import times_power_of_two
 
-# Largest entries between which squares, and squares of differences in the last place, are ordinary float64 numbers.
-SAFE = 2.0**-400, 2.0**400
+HARMLESS = 400  # exponents of costs whose squares, and squares of differences in the last place, are ordinary numbers
 LARGEST = sys.float_info.max**0.5 / 2  # E is at most (max |c1| + max |c2|)^2
+
+
+def exponent_of(largest, harmless):
+    """The e for which numbers up to `largest` are computed as multiples of 2^e: 0 where it is within +-harmless."""
+    exponent = math.frexp(largest)[1]
+    return exponent if abs(exponent) > harmless else 0
+
+
+def over_power_of_two(tensor, exponent):
+    """Divide by 2^exponent, in place and exactly. In two parts: one factor alone may leave the range of numbers."""
+    half = exponent // 2
+    return tensor.mul_(2.0**-half).mul_(2.0 ** (half - exponent)) if exponent else tensor
 
 
 def common_exponent(c1, c2):
@@ -26,7 +37,7 @@ def common_exponent(c1, c2):
     if c1.dtype == torch.float32:
         return 0
     largest = torch.stack([*c1.aminmax(), *c2.aminmax()]).abs().max().item()  # one wait for a GPU
-    return 0 if largest == 0 or SAFE[0] <= largest <= SAFE[1] else math.frexp(largest)[1]
+    return exponent_of(largest, HARMLESS)
 
 
 def rescaled(c1, c2, exponent):
