@@ -1,8 +1,10 @@
 """The cloud of one layer before and after its FFN, as the statistics see it: distances, shifts, diagrams."""
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from geowidth.errors import UserError
 from geowidth.geometry import ANGLE, GEOMETRIES, HYPERBOLIC_RADIUS, paired_distances, row_norms
@@ -15,7 +17,7 @@ from geowidth.precision import EPSILON, coarsest
 STATES = "/states"  # no geometry can have this name
 
 
-def diagram_source(geometry, geometries):
+def diagram_source(geometry: str, geometries: Sequence[str]) -> str:
     """Whose distance matrices the diagrams of a geometry are made from, among those of a cloud."""
     return ANGLE if GEOMETRIES[geometry].angular and ANGLE in geometries else geometry
 
@@ -42,7 +44,7 @@ class LayerCloud:
         self._moved, self._diagrams, self._sent, self._host, self._norms = {}, {}, {}, {}, None
 
     @cached_property
-    def distances(self):
+    def distances(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """{geometry: (before, after)}, two (tokens, tokens) matrices each."""
         if self.before is None:
             raise UserError("cloud.distances are gone on the host; a statistic of place 'host' reads cloud.on_host")
@@ -53,7 +55,7 @@ class LayerCloud:
         ]
         return {name: (sides[0][name], sides[1][name]) for name in self.geometries}
 
-    def send(self, matrices):
+    def send(self, matrices: Mapping[str, int]) -> None:
         """Start bringing distance matrices to the host: {geometry: 1 (before) or 2 (before and after)}."""
         for geometry, sides in matrices.items():
             self._sent[geometry] = [self.transfer(matrix) for matrix in self.distances[geometry][:sides]]
@@ -61,17 +63,17 @@ class LayerCloud:
             norms = [row_norms(side.double()) for side in (self.before, self.after)]
             self._norms = [self.transfer(side) for side in norms]
 
-    def send_states(self):
+    def send_states(self) -> None:
         """Start bringing the states to the host."""
         self._sent[STATES] = [self.transfer(side) for side in (self.before, self.after)]
 
-    def on_host(self, geometry):
+    def on_host(self, geometry: str) -> list[torch.Tensor]:
         """Distance matrices (before, after) on the host, when they are there; before alone if that alone was sent."""
         if geometry not in self._host and geometry not in self._sent and self.before is not None:
             self.send({geometry: 2})
         return self._arrived(geometry, "distances")
 
-    def states_on_host(self):
+    def states_on_host(self) -> list[torch.Tensor]:
         """The states (before, after), (tokens, dimension) each, on the host, when they are there."""
         if STATES not in {*self._host, *self._sent} and self.before is not None:
             self.send_states()
@@ -86,7 +88,7 @@ class LayerCloud:
             self._host[key] = [transfer.wait() for transfer in self._sent.pop(key)]
         return self._host[key]
 
-    def rounding(self, geometry, side):
+    def rounding(self, geometry: str, side: int) -> np.ndarray:
         """How far rounding may have put each state from its point, (tokens,) float64 on the host. side: 0 or 1, after.
 
         A few units in the last place of the state's own norm, at the precision it was produced in: distances are
@@ -100,13 +102,13 @@ class LayerCloud:
         norms = self._norms[side]
         return slack * (np.ones_like(norms) if kind.directional else norms)
 
-    def release(self):
+    def release(self) -> None:
         """Let go of the states and distances where they lie; what was sent to the host is kept."""
         self.before = self.after = None
         self.__dict__.pop("distances", None)
         self._moved.clear()
 
-    def moved(self, geometry):
+    def moved(self, geometry: str) -> torch.Tensor:
         """Distance of every token's state before to the one after, (tokens,) float64."""
         if geometry not in self._moved:
             kind = GEOMETRIES[geometry]
@@ -119,7 +121,7 @@ class LayerCloud:
             self._moved[geometry] = made
         return self._moved[geometry]
 
-    def diagrams(self, geometry):
+    def diagrams(self, geometry: str) -> tuple[np.ndarray, ...]:
         """Degree-one persistence diagrams of (before, after), or of the sides that were sent: (bars, 2) float64 arrays.
 
         Where a distance is an increasing function of the angle, its diagrams are the spherical ones mapped: one

@@ -72,7 +72,7 @@ class Operation:
         self.name, self.backends, self.reference = name, tuple(backends), reference
         OPERATIONS[name] = self
 
-    def add(self, backend, *, first=False):
+    def add(self, backend: Backend, *, first: bool = False) -> None:
         """Add a Backend of your own, last in order unless `first`; a module outside the package may do so.
 
         Its `run` and the facts its `why_not` is asked about are those of the op's other backends. Raises UserError
@@ -84,7 +84,7 @@ class Operation:
             raise UserError(f"{self.name} has a backend {backend.name!r} already; give yours another name")
         self.backends = (backend, *self.backends) if first else (*self.backends, backend)
 
-    def choose(self, device, backend=None, **request):
+    def choose(self, device: str, backend: str | None = None, **request: Any) -> Backend:
         """The backend to use on device type `device` for `request` (facts such as dtype that `why_not` may ask of)."""
         load_extensions()
         wanted = self.wanted(device) if backend is None else backend
@@ -106,7 +106,7 @@ class Operation:
             _log_once(f"{self.name}: stepping past backend {candidate.name}: {reason}")
         raise UserError(f"no backend serves {self.name} on device {device!r}" + "".join(f"; {r}" for r in reasons))
 
-    def wanted(self, device):
+    def wanted(self, device: str) -> str | None:
         """The name of the backend that GEOWIDTH_BACKEND asks for here, or None."""
         plain, by_name = requested()
         found = by_name.get(self.name)
@@ -114,29 +114,30 @@ class Operation:
             found = plain if any(b.name == plain and device in b.devices for b in self.backends) else None
         return found
 
-    def names(self):
+    def names(self) -> tuple[str, ...]:
         """Names of its backends, on any device."""
         return tuple(dict.fromkeys(b.name for b in self.backends))
 
-    def check_name(self, backend):
+    def check_name(self, backend: str | None) -> None:
         """Refuse what is not the name of a backend of the op, or None, where the device is not known yet."""
         if backend is not None:
             load_extensions()
             choose(f"backend of {self.name}", backend, self.names())
 
-    def report(self, device):
+    def report(self, device: str) -> list[tuple[str, str | None]]:
         """[(backend name, None or the sentence against it)] on `device`, in order of preference."""
         load_extensions()
         return [(b.name, b.why_not(device_type=device)) for b in self.backends if device in b.devices]
 
 
-def requested():
+def requested() -> tuple[str | None, dict[str, str]]:
     """What GEOWIDTH_BACKEND asks for: (a backend for every op that has one of that name, {op: backend}).
 
     The variable holds OPERATION=BACKEND as often as needed, and one BACKEND alone at most, separated by commas; None
     and {} where it is not set. Raises UserError for the name of an op or backend that is not there.
     """
-    plain, by_name = None, {}
+    plain: str | None = None
+    by_name: dict[str, str] = {}
     for part in filter(None, (text.strip() for text in os.environ.get(VARIABLE, "").split(","))):
         name, equals, backend = (text.strip() for text in part.partition("="))
         if equals:
