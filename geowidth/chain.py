@@ -111,8 +111,7 @@ def check_arms(chain: Chain) -> None:
     that need measured work with a made-up profile in which all layers do the same."""
     from geowidth.measure import MeasureSettings
 
-    measured = chain.signals()
-    MeasureSettings(**measured)  # refuses signals that cannot be measured
+    measured = MeasureSettings(**chain.signals())  # refuses signals that cannot be measured
     for arm in chain.arms:
         try:
             found = allocate_arm(chain, arm, _level_profile(chain, measured) if arm.needs_work else None)
@@ -128,7 +127,7 @@ def _level_profile(chain, measured):
 
     model = chain.preset.model
     flat = [1.0] * model.layers
-    work = {geometry: dict.fromkeys(measured["statistics"], flat) for geometry in measured["geometries"]}
+    work = {name: dict.fromkeys(measured.statistics_in(name), flat) for name in measured.geometries}
     dimension = {name: [8.0] * model.layers for name in ESTIMATORS}
     return WorkProfile(work, dimension, model.widths, model.dimension, 3, [], {}, {})
 
@@ -188,8 +187,10 @@ def _named(arms):
 
 def _count(chain):
     """How many signals are measured, in a word where it is the usual number."""
-    measured = chain.signals()
-    count = len(measured["geometries"]) * len(measured["statistics"])
+    from geowidth.measure import MeasureSettings
+
+    measured = MeasureSettings(**chain.signals())
+    count = sum(len(measured.statistics_in(name)) for name in measured.geometries)
     return "nine" if count == 9 else count
 
 

@@ -70,10 +70,10 @@ class Parser(argparse.ArgumentParser):
         print(self.format_help(), file=file, end="")  # argparse's own leaves out what a full disk does not take
 
     def error(self, message):
-        ours = re.fullmatch(r"argument (\S+): ((is|has|holds|gives|cannot) .*)", message, re.DOTALL)
+        ours = re.fullmatch(r"argument (\S+): (\0|(?:is|has|holds|gives) )(.*)", message, re.DOTALL)
         if ours:  # of a type in geowidth.cli.words, which says what is allowed
-            flag, words, verb = ours.groups()
-            raise UserError(words if verb == "cannot" else f"{flag} {words}")
+            flag, begin, words = ours.groups()
+            raise UserError(words if begin == "\0" else f"{flag} {begin}{words}")
         message = message.replace("unrecognized arguments", "unknown words")
         raise UserError(f"{message}; {self.prog} --help lists what is allowed")
 

@@ -12,6 +12,7 @@ from geowidth import records
 from geowidth.allocate.problem import plain_number
 from geowidth.errors import UserError, shown
 
+AS_IT_IS = "\0"  # before words that no option's name belongs to
 MOST_DIGITS = 18  # of a whole number: more are no count of anything here
 
 
@@ -35,6 +36,11 @@ def wrong(text, allowed):
     """The error of a type, in the words of the dialect; a number stands without quotes."""
     plain = re.fullmatch(r"-?[0-9.]{1,40}", text)
     return argparse.ArgumentTypeError(f"is {text if plain else shown(text)}; allowed: {allowed}")
+
+
+def as_it_is(error):
+    """The error of a type whose words say it all: a UserError, which argparse would put its own in place of."""
+    return argparse.ArgumentTypeError(f"{AS_IT_IS}{error}")
 
 
 def whole(least=1, most=None):
@@ -76,7 +82,10 @@ def one_of(names):
     """One of `names`: a sequence, or a function that gives one, for names that extensions may add to."""
 
     def read(text):
-        known = list(names() if callable(names) else names)
+        try:
+            known = list(names() if callable(names) else names)
+        except UserError as error:  # an extension that cannot be loaded
+            raise as_it_is(error) from error
         if text not in known:
             raise wrong(text, ", ".join(known))
         return text
@@ -123,7 +132,7 @@ def output(*endings):
         try:
             records.check_writable(text)
         except UserError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
+            raise as_it_is(error) from error
         return text
 
     return read

@@ -139,3 +139,31 @@ def test_doctor_tells_a_gpu_machine_well():
     assert doctor.nvcc_words("Cuda compilation tools, release 13.0, V13.0.88").endswith("V13.0.88")
     assert doctor.nvcc_words("Cuda compilation tools, release 10.2, V10.2.89").endswith("which need 11.2")
     assert "unknown" in doctor.nvcc_words("")
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_shows_examples_and_names_its_values(name):
+    parser, _ = cli.parser_for(name)
+    examples = parser.description.partition("\nExamples\n")[2].splitlines()
+    assert examples and all(line.startswith("  geowidth ") for line in examples if line)
+    for action in parser._actions:
+        if action.option_strings and action.nargs != 0:
+            assert action.metavar and action.metavar == action.metavar.upper(), (name, action.dest)
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_no_number_of_any_command_takes_odd_spellings_or_comes_twice(name, capsys):
+    """Every option of numbers reads plain digits alone, and says in the same words what is allowed."""
+    parser, _ = cli.parser_for(name)
+    for action in parser._actions:
+        if not action.option_strings or action.nargs == 0 or action.metavar in ("ARM", "NAME=VALUE"):
+            continue
+        flag = action.option_strings[0]
+        if action.type is not None and action.metavar in ("N", "X"):
+            for word in ("1_000", "٣", "0x10", "nan", " 4", "four", "-"):
+                assert cli.main([name, f"{flag}={word}"]) == 2
+                line = capsys.readouterr().err
+                assert f"{flag} is {word!r}; allowed: " in line and line.count("\n") == 1
+        if action.type is None and not action.required and action.nargs is None:
+            assert cli.main([name, flag, "a", flag, "b"]) == 2
+            assert f"argument {flag}: it came twice; give it once" in capsys.readouterr().err
