@@ -1,23 +1,9 @@
-// Each op binds itself in a file of its own; module.cpp calls them all. Pointers cross as integers: the Python op has
-// checked shapes, dtypes, strides and devices before it calls.
+// Each op binds itself in a file of its own; module.cpp calls them all.
 #pragma once
 
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
-#include <cstdint>
-
-namespace py = pybind11;
+#include "bindings/arrays.h"
 
 namespace geowidth {
-
-using Address = std::uintptr_t;
-
-template <typename T>
-T* pointer(Address address) {
-  return reinterpret_cast<T*>(address);
-}
 
 void bind_distances(py::module_& module);
 void bind_ffn(py::module_& module);

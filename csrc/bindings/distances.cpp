@@ -1,33 +1,40 @@
 #include "cpu/distances.h"
 
+#include <array>
+
 #include "bindings/bindings.h"
 
 namespace geowidth {
 namespace {
 
-// out and mirror: addresses of the (n, m) and (m, n) results for raw, spherical, hyperbolic; 0 where not wanted.
+using Results = std::array<Table, 3>;  // for raw, spherical, hyperbolic; None where not wanted
+
 template <typename T>
-void distances(Address x, int64_t n, Address y, int64_t m, int64_t depth, const std::array<Address, 3>& out,
-               int64_t stride, const std::array<Address, 3>& mirror, int64_t mirror_stride, double scale, double near,
+void distances(const Table& x, const Table& y, const Results& out, const Results& mirror, double scale, double near,
                bool symmetric, int threads) {
-  Targets<T> targets{{}, {}, stride, mirror_stride, scale, near, symmetric};
+  Targets<T> targets{{}, {}, 0, 0, scale, near, symmetric};
   for (int g = 0; g < 3; ++g) {
-    targets.out[g] = pointer<T>(out[g]);
-    targets.mirror[g] = pointer<T>(mirror[g]);
+    targets.out[g] = out[g].data;
+    targets.mirror[g] = mirror[g].data;
+    if (out[g].data.value) targets.stride = out[g].stride;
+    if (mirror[g].data.value) targets.mirror_stride = mirror[g].stride;
   }
-  pairwise_distances<T>(pointer<const T>(x), n, pointer<const T>(y), m, depth, targets, threads);
+  pairwise_distances<T>(x.data, x.rows, y.data, y.rows, x.columns, targets, threads);
+}
+
+void bound_distances(const Table& x, const Table& y, const Results& out, const Results& mirror, double scale,
+                     double near, bool symmetric, int threads) {
+  const auto run = x.is_double() ? &distances<double> : &distances<float>;
+  run(x, y, out, mirror, scale, near, symmetric, threads);
 }
 
 }  // namespace
 
+// x, y: contiguous. out: (n, m) each, mirror: (m, n) each, all of one row stride.
 void bind_distances(py::module_& module) {
-  const auto define = [&](const char* name, auto function) {
-    module.def(name, function, py::arg("x"), py::arg("n"), py::arg("y"), py::arg("m"), py::arg("depth"),
-               py::arg("out"), py::arg("stride"), py::arg("mirror"), py::arg("mirror_stride"), py::arg("scale"),
-               py::arg("near"), py::arg("symmetric"), py::arg("threads"), py::call_guard<py::gil_scoped_release>());
-  };
-  define("distances_float32", &distances<float>);
-  define("distances_float64", &distances<double>);
+  module.def("distances", &bound_distances, py::arg("x"), py::arg("y"), py::arg("out"), py::arg("mirror"),
+             py::arg("scale"), py::arg("near"), py::arg("symmetric"), py::arg("threads"),
+             py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace geowidth

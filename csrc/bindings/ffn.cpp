@@ -4,27 +4,24 @@
 namespace geowidth {
 namespace {
 
-using Place = std::pair<Address, int64_t>;  // address of the first element (0: absent), row stride in elements
+Matrix matrix(const Table& table) { return {table.data, table.stride}; }
 
-Matrix matrix(const Place& place) { return {pointer<void>(place.first), place.second}; }
-
-void forward(int scalar, int activation, int64_t rows, int64_t columns, Place gate, Place up, Place hidden,
-             int threads) {
+ActivationTask task_of(int scalar, int activation, const Table& gate, const Table& up, const Table& hidden) {
   ActivationTask task{};
   task.scalar = static_cast<Scalar>(scalar);
   task.activation = static_cast<Activation>(activation);
-  task.rows = rows, task.columns = columns;
+  task.rows = up.rows, task.columns = up.columns;
   task.gate = matrix(gate), task.up = matrix(up), task.hidden = matrix(hidden);
-  ffn_activation(task, false, threads);
+  return task;
 }
 
-void backward(int scalar, int activation, int64_t rows, int64_t columns, Place gate, Place up, Place grad_hidden,
-              Place grad_gate, Place grad_up, Place hidden, int threads) {
-  ActivationTask task{};
-  task.scalar = static_cast<Scalar>(scalar);
-  task.activation = static_cast<Activation>(activation);
-  task.rows = rows, task.columns = columns;
-  task.gate = matrix(gate), task.up = matrix(up), task.hidden = matrix(hidden);
+void forward(int scalar, int activation, const Table& gate, const Table& up, const Table& hidden, int threads) {
+  ffn_activation(task_of(scalar, activation, gate, up, hidden), false, threads);
+}
+
+void backward(int scalar, int activation, const Table& gate, const Table& up, const Table& hidden,
+              const Table& grad_hidden, const Table& grad_gate, const Table& grad_up, int threads) {
+  ActivationTask task = task_of(scalar, activation, gate, up, hidden);
   task.grad_hidden = matrix(grad_hidden), task.grad_gate = matrix(grad_gate), task.grad_up = matrix(grad_up);
   ffn_activation(task, true, threads);
 }
@@ -32,8 +29,12 @@ void backward(int scalar, int activation, int64_t rows, int64_t columns, Place g
 }  // namespace
 
 void bind_ffn(py::module_& module) {
-  module.def("ffn_activation_forward", &forward, py::call_guard<py::gil_scoped_release>());
-  module.def("ffn_activation_backward", &backward, py::call_guard<py::gil_scoped_release>());
+  const auto release = py::call_guard<py::gil_scoped_release>();
+  module.def("ffn_activation_forward", &forward, py::arg("scalar"), py::arg("activation"), py::arg("gate"),
+             py::arg("up"), py::arg("hidden"), py::arg("threads"), release);
+  module.def("ffn_activation_backward", &backward, py::arg("scalar"), py::arg("activation"), py::arg("gate"),
+             py::arg("up"), py::arg("hidden"), py::arg("grad_hidden"), py::arg("grad_gate"), py::arg("grad_up"),
+             py::arg("threads"), release);
 }
 
 }  // namespace geowidth

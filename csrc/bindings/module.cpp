@@ -2,6 +2,8 @@
 #include "cpu/dispatch.h"
 #include "cpu/thread_pool.h"
 
+namespace py = pybind11;
+
 namespace {
 
 py::dict build_information() {

@@ -1,3 +1,5 @@
+#include <pybind11/numpy.h>
+
 #include "bindings/bindings.h"
 #include "cpu/diagram_distance.h"
 #include "cpu/persistence.h"
@@ -5,36 +7,51 @@
 namespace geowidth {
 namespace {
 
-// Bars as an array (k, 2); `distances` is the address of n rows of `stride` doubles.
-py::array_t<double> persistence(Address distances, int64_t n, int64_t stride, double threshold) {
+using Doubles = py::array_t<double, py::array::c_style>;
+
+DistanceRows rows_of(const Doubles& distances) { return {distances.data(), distances.shape(0), distances.shape(1)}; }
+
+Diagram diagram_of(const Doubles& bars) { return {bars.data(), bars.shape(0)}; }
+
+// Bars as an array (k, 2).
+Doubles persistence(const Doubles& distances, double threshold) {
+  const DistanceRows rows = rows_of(distances);
   std::vector<double> bars;
   {
     py::gil_scoped_release release;
-    bars = degree_one_persistence({pointer<const double>(distances), n, stride}, threshold);
+    bars = degree_one_persistence(rows, threshold);
   }
-  py::array_t<double> result({static_cast<py::ssize_t>(bars.size() / 2), py::ssize_t{2}});
+  Doubles result({static_cast<py::ssize_t>(bars.size() / 2), py::ssize_t{2}});
   std::copy(bars.begin(), bars.end(), result.mutable_data());
   return result;
 }
 
-bool in_order(Address distances, int64_t n, int64_t stride) {
-  return is_distance_matrix({pointer<const double>(distances), n, stride});
+bool in_order(const Doubles& distances) {
+  const DistanceRows rows = rows_of(distances);
+  py::gil_scoped_release release;
+  return is_distance_matrix(rows);
 }
 
-double distance(Address a, int64_t size_a, Address b, int64_t size_b, bool sup, Address partner) {
-  return diagram_distance({pointer<const double>(a), size_a}, {pointer<const double>(b), size_b},
-                          sup ? GroundNorm::sup : GroundNorm::euclidean, pointer<int64_t>(partner));
+// The distance and, for each bar of a, the bar of b it is matched to, or -1.
+py::tuple distance(const Doubles& a, const Doubles& b, bool sup) {
+  const Diagram first = diagram_of(a), second = diagram_of(b);
+  py::array_t<int64_t> partner(a.shape(0));
+  int64_t* places = partner.mutable_data();
+  double found;
+  {
+    py::gil_scoped_release release;
+    found = diagram_distance(first, second, sup ? GroundNorm::sup : GroundNorm::euclidean, places);
+  }
+  return py::make_tuple(found, partner);
 }
 
 }  // namespace
 
+// distances: (n, n); a, b: (k, 2).
 void bind_topology(py::module_& module) {
-  module.def("degree_one_persistence", &persistence, py::arg("distances"), py::arg("n"), py::arg("stride"),
-             py::arg("threshold"));
-  module.def("is_distance_matrix", &in_order, py::arg("distances"), py::arg("n"), py::arg("stride"),
-             py::call_guard<py::gil_scoped_release>());
-  module.def("diagram_distance", &distance, py::arg("a"), py::arg("size_a"), py::arg("b"), py::arg("size_b"),
-             py::arg("sup"), py::arg("partner"), py::call_guard<py::gil_scoped_release>());
+  module.def("degree_one_persistence", &persistence, py::arg("distances"), py::arg("threshold"));
+  module.def("is_distance_matrix", &in_order, py::arg("distances"));
+  module.def("diagram_distance", &distance, py::arg("a"), py::arg("b"), py::arg("sup"));
 }
 
 }  // namespace geowidth

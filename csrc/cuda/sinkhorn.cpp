@@ -1,6 +1,5 @@
 #include "sinkhorn.h"
 
-#include <array>
 #include <string>
 
 #include "cuda/bindings.h"
@@ -9,13 +8,19 @@ namespace geowidth {
 namespace cuda {
 namespace {
 
-// addresses: x, r, s, a, b, f, g, kernel, workspace, outcome.
-template <typename T>
-SinkhornArguments<T> arguments_of(const std::array<Address, 10>& p, double scale, int64_t n, int64_t m) {
-  return {pointer<const T>(p[0]), pointer<const T>(p[1]),      pointer<const T>(p[2]), static_cast<T>(scale), n, m,
-          pointer<const T>(p[3]), pointer<const T>(p[4]),      pointer<T>(p[5]),       pointer<T>(p[6]),
-          pointer<T>(p[7]),       pointer<unsigned char>(p[8]), pointer<double>(p[9])};
-}
+// SinkhornArguments, of whatever type x has, and how many rows may stay in shared memory.
+struct Problem {
+  Table x;
+  Address r, s;
+  double scale;
+  Address a, b, f, g, kernel, workspace, outcome;
+  int64_t resident;
+
+  template <typename T>
+  SinkhornArguments<T> as() const {
+    return {x.data, r, s, static_cast<T>(scale), x.rows, x.columns, a, b, f, g, kernel, workspace, outcome};
+  }
+};
 
 template <typename T>
 py::dict shape(int64_t n, int64_t m, int64_t resident) {
@@ -32,45 +37,47 @@ py::dict shape(int64_t n, int64_t m, int64_t resident) {
   return result;
 }
 
-template <typename T>
-void solve(const std::array<Address, 10>& addresses, double scale, int64_t n, int64_t m, int64_t resident,
-           double tolerance, int64_t most, int memory, Address stream) {
-  sinkhorn_solve<T>(arguments_of<T>(addresses, scale, n, m), {tolerance, most, memory}, resident, stream_of(stream));
+void solve(const Problem& problem, const SinkhornSettings& settings, std::uintptr_t stream) {
+  if (problem.x.is_double())
+    sinkhorn_solve(problem.as<double>(), settings, problem.resident, stream_of(stream));
+  else
+    sinkhorn_solve(problem.as<float>(), settings, problem.resident, stream_of(stream));
 }
 
-template <typename T>
-void plan(const std::array<Address, 10>& addresses, double scale, int64_t n, int64_t m, int64_t resident, Address old,
-          Address plan, Address stream) {
-  sinkhorn_plan<T>(arguments_of<T>(addresses, scale, n, m), pointer<const T>(old), pointer<T>(plan), resident,
-                   stream_of(stream));
+void plan(const Problem& problem, Address old, Address plan, std::uintptr_t stream) {
+  if (problem.x.is_double())
+    sinkhorn_plan<double>(problem.as<double>(), old, plan, problem.resident, stream_of(stream));
+  else
+    sinkhorn_plan<float>(problem.as<float>(), old, plan, problem.resident, stream_of(stream));
 }
 
-template <typename T>
-void inner(Address x, Address y, int64_t count, Address scratch, Address out, Address stream) {
-  inner_product<T>(pointer<const T>(x), pointer<const T>(y), count, pointer<double>(scratch), pointer<double>(out),
-                   stream_of(stream));
-}
-
-template <typename T>
-void define(py::module_& module, const std::string& suffix) {
-  const auto name = [&](const char* stem) { return stem + suffix; };
-  const auto unlocked = py::call_guard<py::gil_scoped_release>();
-  module.def(name("sinkhorn_shape_").c_str(), &shape<T>, py::arg("n"), py::arg("m"), py::arg("resident"));
-  module.def(name("sinkhorn_solve_").c_str(), &solve<T>, py::arg("addresses"), py::arg("scale"), py::arg("n"),
-             py::arg("m"), py::arg("resident"), py::arg("tolerance"), py::arg("most"), py::arg("memory"),
-             py::arg("stream"), unlocked);
-  module.def(name("sinkhorn_plan_").c_str(), &plan<T>, py::arg("addresses"), py::arg("scale"), py::arg("n"),
-             py::arg("m"), py::arg("resident"), py::arg("old"), py::arg("plan"), py::arg("stream"), unlocked);
-  module.def(name("inner_product_").c_str(), &inner<T>, py::arg("x"), py::arg("y"), py::arg("count"),
-             py::arg("scratch"), py::arg("out"), py::arg("stream"), unlocked);
+void inner(const Table& x, Address y, Address scratch, Address out, std::uintptr_t stream) {
+  if (x.is_double())
+    inner_product<double>(x.data, y, x.rows * x.columns, scratch, out, stream_of(stream));
+  else
+    inner_product<float>(x.data, y, x.rows * x.columns, scratch, out, stream_of(stream));
 }
 
 }  // namespace
 
+// Matrices are contiguous, but for the kernel.
 void bind_sinkhorn(py::module_& module) {
+  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  py::class_<Problem>(module, "SinkhornProblem", py::module_local())
+      .def(py::init<Table, Address, Address, double, Address, Address, Address, Address, Address, Address, Address,
+                    int64_t>(),
+           py::kw_only(), py::arg("x"), py::arg("r"), py::arg("s"), py::arg("scale"), py::arg("a"), py::arg("b"),
+           py::arg("f"), py::arg("g"), py::arg("kernel"), py::arg("workspace"), py::arg("outcome"),
+           py::arg("resident"));
+  py::class_<SinkhornSettings>(module, "SinkhornSettings", py::module_local())
+      .def(py::init<double, int64_t, int>(), py::arg("tolerance"), py::arg("most"), py::arg("memory"));
+  module.def("sinkhorn_shape_float32", &shape<float>, py::arg("n"), py::arg("m"), py::arg("resident"));
+  module.def("sinkhorn_shape_float64", &shape<double>, py::arg("n"), py::arg("m"), py::arg("resident"));
+  module.def("sinkhorn_solve", &solve, py::arg("problem"), py::arg("settings"), py::arg("stream"), unlocked);
+  module.def("sinkhorn_plan", &plan, py::arg("problem"), py::arg("old"), py::arg("plan"), py::arg("stream"), unlocked);
+  module.def("inner_product", &inner, py::arg("x"), py::arg("y"), py::arg("scratch"), py::arg("out"),
+             py::arg("stream"), unlocked);
   module.attr("inner_product_scratch") = inner_product_scratch;
-  define<float>(module, "float32");
-  define<double>(module, "float64");
 }
 
 }  // namespace cuda

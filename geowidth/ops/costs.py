@@ -52,9 +52,7 @@ def symmetry_facts(c):
     module = backend.cuda()[0]
     out = c.new_empty(2 + module.tile_scratch, dtype=torch.float64)
     with cuda_support.on_device(c):
-        getattr(module, f"symmetry_{str(c.dtype).removeprefix('torch.')}")(
-            c.data_ptr(), c.stride(0), len(c), out[2:].data_ptr(), out.data_ptr(), cuda_support.stream(c)
-        )
+        module.symmetry(c, out[2:], out, cuda_support.stream(c))
     return out[:2]
 
 
@@ -82,8 +80,7 @@ def _fault(matrix, threads):
     module, _ = native()
     tolerance = SYMMETRY_TOLERANCE[matrix.dtype]
     if module is not None and matrix.device.type == "cpu":
-        double = matrix.dtype == torch.float64
-        return module.symmetric_fault(matrix.data_ptr(), len(matrix), matrix.stride(0), double, tolerance, threads)
+        return module.symmetric_fault(matrix, tolerance, threads)
     bad = ~torch.isfinite(matrix)
     kind = 1
     if not bad.any():

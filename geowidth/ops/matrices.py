@@ -18,8 +18,8 @@ def square_matrix(distances: ArrayLike, name: str) -> np.ndarray:
 
 def check_distances(matrix: np.ndarray, name: str) -> None:
     """Raise a UserError that names the first cell of a contiguous (n, n) float64 array that no distance matrix has."""
-    module, n = native()[0], matrix.shape[0]
-    if module is not None and module.is_distance_matrix(matrix.ctypes.data, n, n):
+    module = native()[0]
+    if module is not None and module.is_distance_matrix(matrix):
         return
     wrong_cells = (
         ("distances are numbers", lambda: matrix != matrix),

@@ -208,10 +208,7 @@ def solve_natively(cost, column_dual=None):
     if column_dual is not None:
         dual.copy_(torch.as_tensor(column_dual))
     column, row_dual = torch.arange(n), torch.empty(n, dtype=torch.float64)
-    _native.solve_assignment(
-        cost.data_ptr(), n, cost.stride(0), column_dual is not None, column.data_ptr(), dual.data_ptr(),
-        row_dual.data_ptr(),
-    )  # fmt: skip
+    _native.solve_assignment(cost, column_dual is not None, column, dual, row_dual)
     return column, row_dual
 
 

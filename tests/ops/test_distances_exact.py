@@ -67,16 +67,11 @@ def test_native_kernel_writes_every_entry_and_nothing_else(generator):
     x, y = cloud(generator, n, 13), cloud(generator, m, 13)
     buffers = torch.full((3, n + 2, stride), float("nan"))
     mirrors = torch.full((3, m + 2, stride), float("nan"))
-    native()[0].distances_float32(
-        x=x.data_ptr(),
-        n=n,
-        y=y.data_ptr(),
-        m=m,
-        depth=13,
-        out=[b[1:].data_ptr() for b in buffers],
-        stride=stride,
-        mirror=[b[1:].data_ptr() for b in mirrors],
-        mirror_stride=stride,
+    native()[0].distances(
+        x=x,
+        y=y,
+        out=[b[1:] for b in buffers],
+        mirror=[b[1:] for b in mirrors],
         scale=1.8,
         near=2.0**-18,
         symmetric=False,

@@ -231,10 +231,7 @@ def test_the_own_product(n):
         found = []
         for threads in (1, 2, 5):
             out = torch.full((n, n), math.nan, dtype=torch.float64)
-            _native.scaled_product(
-                a.data_ptr(), b.data_ptr(), 0 if permutation is None else row.data_ptr(), u.data_ptr(), v.data_ptr(),
-                0.3, n, out.data_ptr(), threads,
-            )  # fmt: skip
+            _native.scaled_product(a, b, permutation, u, v, 0.3, out, threads)
             found.append(out)
         torch.testing.assert_close(found[0], expected, rtol=0, atol=1e-14 * n + 1e-15)
         assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])

@@ -257,7 +257,7 @@ for seed in range(40):
     n = int(rng.integers(5, 70))
     x = rng.standard_normal((n, 3)) if seed % 2 else rng.integers(0, 4, (n, 2)).astype(float)
     m = np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1))
-    digest.update(_native.degree_one_persistence(m.ctypes.data, n, n, np.inf).tobytes())
+    digest.update(_native.degree_one_persistence(m, np.inf).tobytes())
 print(_native.build_information()["variant"], digest.hexdigest())
 """
 

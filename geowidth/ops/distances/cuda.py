@@ -164,24 +164,20 @@ class _Clouds:
     def _survey(self, rows):
         square, inverse = (rows.new_empty(len(rows), dtype=torch.float64) for _ in range(2))
         _kernel("survey_rows", rows.dtype)(
-            x=rows.data_ptr(),
-            n=len(rows),
-            depth=rows.shape[1],
-            square_x=square.data_ptr(),
-            inverse_x=inverse.data_ptr(),
+            x=backend.cuda()[0].Cloud(rows, square, inverse),
             smallest=SMALLEST,
             largest=LARGEST,
-            facts=self.facts.data_ptr(),
+            facts=self.facts,
             stream=cuda_support.stream(rows),
         )
         return square, inverse
 
-    def addresses(self):
-        """What every kernel wants to know of the rows."""
-        names = ("x", "y", "square_x", "square_y", "inverse_x", "inverse_y")
-        return {name: getattr(self, name).data_ptr() for name in names} | {
-            "m": len(self.y),
-            "depth": self.x.shape[1],
+    def arguments(self):
+        """What every kernel of pairs wants to know of the rows."""
+        cloud = backend.cuda()[0].Cloud
+        return {
+            "x": cloud(self.x, self.square_x, self.inverse_x),
+            "y": cloud(self.y, self.square_y, self.inverse_y),
             "symmetric": self.symmetric,
             "stream": cuda_support.stream(self.x),
         }
@@ -189,13 +185,12 @@ class _Clouds:
     def sample(self, near, names):
         """Counts near pairs among the sampled ones."""
         _kernel("survey_pairs", self.x.dtype)(
-            **self.addresses(),
-            n=len(self.x),
+            **self.arguments(),
             samples=SAMPLES,
             near=near,
             raw="raw" in names,
             angular=any(GEOMETRIES[name].directional for name in names),
-            facts=self.facts.data_ptr(),
+            facts=self.facts,
         )
 
     def prepare(self, plan):
@@ -269,13 +264,9 @@ def _fill(matrices, names, radius, clouds, plan, panel):
     x, y = clouds.factors
     gram = _gram(x[panel.row : panel.end], y[panel.column :], plan)
     _kernel("distances", clouds.x.dtype, plan.gram)(
-        **clouds.addresses(),
-        gram=gram.data_ptr(),
-        stride=gram.stride(0),
-        row=panel.row,
-        end=panel.end,
-        column=panel.column,
-        out=[matrices[names.index(g)].data_ptr() if g in names else 0 for g in BUILT_IN],
+        **clouds.arguments(),
+        panel=backend.cuda()[0].Panel(gram, panel.row, panel.end, panel.column),
+        out=[matrices[names.index(g)] if g in names else None for g in BUILT_IN],
         scale=chord_scale(radius),
         near=plan.near,
     )

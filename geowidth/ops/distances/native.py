@@ -1,4 +1,4 @@
-"""The call of the compiled CPU distance kernel: contiguous rows, addresses and sizes, nothing checked here."""
+"""The call of the compiled CPU distance kernel: contiguous rows, nothing checked here."""
 
 from geowidth.geometry import BUILT_IN, chord_scale
 from geowidth.ops import backend
@@ -10,18 +10,12 @@ def run(x, y, names, radius, threads):
     x, y = x.detach().contiguous(), None if y is None else y.detach().contiguous()
     other = x if y is None else y
     matrices = [x.new_empty(len(x), len(other)) for _ in names]
-    out = [matrices[names.index(g)].data_ptr() if g in names else 0 for g in BUILT_IN]
-    dtype = str(x.dtype).removeprefix("torch.")
-    getattr(backend.native()[0], f"distances_{dtype}")(
-        x=x.data_ptr(),
-        n=len(x),
-        y=other.data_ptr(),
-        m=len(other),
-        depth=x.shape[1],
+    out = [matrices[names.index(g)] if g in names else None for g in BUILT_IN]
+    backend.native()[0].distances(
+        x=x,
+        y=other,
         out=out,
-        stride=len(other),
-        mirror=out if y is None else [0, 0, 0],
-        mirror_stride=len(other),
+        mirror=out if y is None else [None] * len(out),
         scale=chord_scale(radius),
         near=NEAR[x.dtype],
         symmetric=y is None,

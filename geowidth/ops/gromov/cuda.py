@@ -4,7 +4,7 @@ import torch
 
 from geowidth.ops import backend, cuda_support
 from geowidth.ops.gromov.native import NativeKernels
-from geowidth.ops.gromov.pieces import Centred, address
+from geowidth.ops.gromov.pieces import Centred
 from geowidth.ops.gromov.torch import TorchKernels
 from geowidth.ops.linear_assignment.cuda import assignment_cuda
 from geowidth.ops.transfers import Transfer
@@ -35,10 +35,7 @@ class CudaKernels:
         means, m, squares, *scratch = out.new_empty(6, n).unbind()
         d = out.new_empty(n, n)
         with cuda_support.on_device(c):
-            self._typed("centre", c)(
-                c.data_ptr(), c.stride(0), n, means.data_ptr(), m.data_ptr(), squares.data_ptr(), d.data_ptr(),
-                scratch[0].data_ptr(), out.data_ptr(), cuda_support.stream(c),
-            )  # fmt: skip
+            self.module.centre(c, means, m, squares, d, scratch[0], out, cuda_support.stream(c))
         return d, m, squares
 
     def gradient(self, one, two, mixture):
@@ -48,13 +45,9 @@ class CudaKernels:
 
     def square_difference(self, a, b, row=None, column=None):
         """sum_ik (a[i, k] - b[row[i], column[k]])^2 in float64; a, b (n, n) of one dtype, None = the identity."""
-        n = len(a)
-        scratch = a.new_empty(n + 1, dtype=torch.float64)
+        scratch = a.new_empty(len(a) + 1, dtype=torch.float64)
         with cuda_support.on_device(a):
-            self._typed("square_difference", a)(
-                a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), address(row), address(column), n,
-                scratch[1:].data_ptr(), scratch.data_ptr(), cuda_support.stream(a),
-            )  # fmt: skip
+            self.module.square_difference(a, b, row, column, scratch[1:], scratch, cuda_support.stream(a))
         return scratch[0].item()
 
     def swaps(self, d1, d2, cost, column, least, most):
@@ -77,12 +70,5 @@ class CudaKernels:
         squares = d1.diagonal().contiguous(), d2.diagonal()[column]
         out = cost.new_empty(1 + self.module.tile_scratch)
         with cuda_support.on_device(cost):
-            self.module.best_exchange(
-                d1.data_ptr(), d2.data_ptr(), cost.data_ptr(), column.data_ptr(), own.data_ptr(),
-                squares[0].data_ptr(), squares[1].data_ptr(), len(cost), out[1:].data_ptr(), out.data_ptr(),
-                cuda_support.stream(cost),
-            )  # fmt: skip
+            self.module.best_exchange(d1, d2, cost, column, own, *squares, out[1:], out, cuda_support.stream(cost))
         return out[0].item()
-
-    def _typed(self, name, tensor):
-        return getattr(self.module, f"{name}_{str(tensor.dtype).removeprefix('torch.')}")

@@ -3,7 +3,7 @@
 import torch
 
 from geowidth.ops.backend import native
-from geowidth.ops.gromov.pieces import PlainPieces, address
+from geowidth.ops.gromov.pieces import PlainPieces
 from geowidth.ops.linear_assignment.native import assignment_native
 
 
@@ -26,22 +26,13 @@ class NativeKernels(PlainPieces):
             d = mixture.apply(d)
         elif mixture.atoms[0] is not mixture.identity:
             row = mixture.atoms[0]
-        self.module.scaled_product(
-            one.d.data_ptr(), d.data_ptr(), address(row), one.m.data_ptr(), two.m.data_ptr(), -1 / len(d), len(d),
-            out.data_ptr(), self.threads,
-        )  # fmt: skip
+        self.module.scaled_product(one.d, d, row, one.m, two.m, -1 / len(d), out, self.threads)
         return out
 
     def square_difference(self, a, b, row=None, column=None):
         """sum_ik (a[i, k] - b[row[i], column[k]])^2 in float64; a, b (n, n) of one dtype, None = the identity."""
-        double = a.dtype == torch.float64
-        return self.module.matched_square_difference(
-            a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), address(row), address(column), len(a), double,
-            self.threads,
-        )  # fmt: skip
+        return self.module.matched_square_difference(a, b, row, column, self.threads)
 
     def swaps(self, d1, d2, cost, column, least, most):
         """Improve `column` (n,) by exchanges of two partners, in place, `cost` with it; returns how many were made."""
-        return self.module.improve_by_swaps(
-            d1.data_ptr(), d2.data_ptr(), cost.data_ptr(), column.data_ptr(), len(d1), least, most, self.threads
-        )
+        return self.module.improve_by_swaps(d1, d2, cost, column, least, most, self.threads)

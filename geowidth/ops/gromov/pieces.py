@@ -38,11 +38,6 @@ def centred(c, symmetric=True):
     return Centred(d if symmetric else (d + d.T) / 2, m, grand, spread, m.square().mean().item())
 
 
-def address(tensor):
-    """Where a tensor's numbers lie; 0 for None."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 class PlainPieces:
     """What torch does as well as anything."""
 

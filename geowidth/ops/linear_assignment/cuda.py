@@ -27,8 +27,7 @@ def certificate(cost, column):
     lowered, out = cost.new_empty(module.most_sweeps, dtype=torch.int32), cost.new_empty(3)
     with cuda_support.on_device(cost):
         module.assignment_certificate(
-            cost.data_ptr(), cost.stride(0), n, column.data_ptr(), row_dual.data_ptr(), column_dual.data_ptr(),
-            scratch.data_ptr(), lowered.data_ptr(), out.data_ptr(), cuda_support.stream(cost),
-        )  # fmt: skip
+            cost, column, row_dual, column_dual, scratch, lowered, out, cuda_support.stream(cost)
+        )
     sweep, total, bound = out.tolist()
     return None if sweep < 0 else AssignmentResult(column, row_dual, column_dual[int(sweep) % 2], total, bound)

@@ -12,7 +12,5 @@ def assignment_native(cost, start, column_dual):
     n = len(cost)
     v = torch.zeros(n, dtype=torch.float64) if column_dual is None else column_dual
     u = torch.empty(n, dtype=torch.float64)
-    native()[0].solve_assignment(
-        cost.data_ptr(), n, cost.stride(0), column_dual is not None, start.data_ptr(), v.data_ptr(), u.data_ptr()
-    )
+    native()[0].solve_assignment(cost, column_dual is not None, start, v, u)
     return result_of(cost, start, u, v)

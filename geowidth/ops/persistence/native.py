@@ -5,5 +5,4 @@ from geowidth.ops.backend import native
 
 def persistence_native(matrix, threshold):
     """Bars (k, 2) of a contiguous (n, n) float64 numpy array, edges longer than `threshold` left out."""
-    n = len(matrix)
-    return native()[0].degree_one_persistence(matrix.ctypes.data, n, n, threshold)
+    return native()[0].degree_one_persistence(matrix, threshold)

@@ -21,9 +21,8 @@ class CudaStep(Step):
         self.resident = -1 if resident_rows is None else resident_rows
         self.f, self.g = torch.zeros_like(a), torch.zeros_like(b)
         self.module, _ = backend.cuda()
-        suffix = "_float64" if r.dtype == torch.float64 else "_float32"
-        names = "sinkhorn_shape", "sinkhorn_solve", "sinkhorn_plan", "inner_product"
-        describe, self.solve, self.form, self.multiply = (getattr(self.module, name + suffix) for name in names)
+        double = r.dtype == torch.float64
+        describe = self.module.sinkhorn_shape_float64 if double else self.module.sinkhorn_shape_float32
         with cuda_support.on_device(r):
             self.layout = describe(*self.shape, self.resident)
         # Rows are padded to 16 bytes; between solves the buffer is free for others.
@@ -38,12 +37,15 @@ class CudaStep(Step):
         """Enqueue the solve and the new plan; `outcome` (8,) float64 on the device then holds the marginal error, the
         passes, how often the kernel was formed and how often by way of the log domain, sum |plan - plan before|,
         r' plan s, sum x * plan and f' a + g' b."""
-        parts = (x, self.r, self.s, self.a, self.b, self.f, self.g, self.padded, self.workspace, self.outcome)
-        problem = [part.data_ptr() for part in parts], scale, *self.shape, self.resident
+        problem = self.module.SinkhornProblem(
+            x=x, r=self.r, s=self.s, scale=scale, a=self.a, b=self.b, f=self.f, g=self.g, kernel=self.padded,
+            workspace=self.workspace, outcome=self.outcome, resident=self.resident,
+        )  # fmt: skip
+        settings = self.module.SinkhornSettings(tolerance, most, ANDERSON_MEMORY)
         stream = cuda_support.stream(x)
         with cuda_support.on_device(x):
-            self.solve(*problem, tolerance, most, ANDERSON_MEMORY, stream)
-            self.form(*problem, plan.data_ptr(), plan.data_ptr(), stream)
+            self.module.sinkhorn_solve(problem, settings, stream)
+            self.module.sinkhorn_plan(problem, plan, plan, stream)
 
     def __call__(self, x, scale, plan, tolerance, most):
         """As NativeStep's. A tolerance below 0 asks for exactly `most` visits, whatever they bring: for timing."""
@@ -59,6 +61,5 @@ class CudaStep(Step):
         stream = cuda_support.stream(self.r)
         with cuda_support.on_device(self.r):
             for k, (x, y) in enumerate(pairs):
-                out = self.products[k].data_ptr()
-                self.multiply(x.data_ptr(), y.data_ptr(), x.numel(), self.scratch.data_ptr(), out, stream)
+                self.module.inner_product(x, y, self.scratch, self.products[k], stream)
         return self.products[: len(pairs)].tolist()
