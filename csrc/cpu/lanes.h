@@ -44,30 +44,14 @@ struct RegisterOf {
 template <typename T, int64_t count = register_lanes<T>>
 using Register = typename RegisterOf<T, count>::type;
 
-template <typename T>
-struct ComparisonOf;
+template <int64_t size>
+struct IntegerOf;
 template <>
-struct ComparisonOf<float> {
+struct IntegerOf<4> {
   using type = int32_t;
 };
 template <>
-struct ComparisonOf<double> {
-  using type = int64_t;
-};
-template <>
-struct ComparisonOf<int32_t> {
-  using type = int32_t;
-};
-template <>
-struct ComparisonOf<int64_t> {
-  using type = int64_t;
-};
-template <>
-struct ComparisonOf<uint32_t> {
-  using type = int32_t;
-};
-template <>
-struct ComparisonOf<uint64_t> {
+struct IntegerOf<8> {
   using type = int64_t;
 };
 
@@ -90,7 +74,7 @@ GEOWIDTH_INLINE inline void for_parts(Body body) {
 
 template <typename T>
 struct Vector {
-  using Comparison = Vector<typename ComparisonOf<T>::type>;  // all bits of a lane that holds, none of another
+  using Comparison = Vector<typename IntegerOf<sizeof(T)>::type>;  // all bits of a lane that holds, none of another
   Register<T> part[vector_bytes / register_bytes];
 
   Vector() = default;
