@@ -10,6 +10,7 @@ RUN := $(VENV)/bin
 PIP := $(RUN)/python -m pip --disable-pip-version-check
 TRANSFORMERS_4 := transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2
 BUILD_INPUTS := pyproject.toml setup.py constraints.txt $(shell find csrc kernels -type f -not -name '*.py' 2>/dev/null)
+CPP_FILES := $(foreach folder,csrc kernels/cuda tests/emulator,'$(folder)/*.cpp' '$(folder)/*.h' '$(folder)/*.cu')
 
 .PHONY: demo test test-eval lint results format clean
 
@@ -29,6 +30,7 @@ lint: $(VENV)/.installed-test
 	$(RUN)/ruff format --check .
 	$(RUN)/python -m mypy
 	$(RUN)/lint-imports
+	$(RUN)/clang-format --dry-run -Werror $$(git ls-files $(CPP_FILES))
 
 # What the files in benchmarks/results were made from, and which of them the code has left behind.
 results: $(VENV)/.installed
@@ -37,6 +39,7 @@ results: $(VENV)/.installed
 format: $(VENV)/.installed-test
 	$(RUN)/ruff check --fix .
 	$(RUN)/ruff format .
+	$(RUN)/clang-format -i $$(git ls-files $(CPP_FILES))
 
 clean:
 	rm -rf build dist *.egg-info geowidth/*.so

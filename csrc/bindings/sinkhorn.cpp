@@ -22,8 +22,8 @@ struct BoundKernel {
 using Two = std::array<Address, 2>;
 using Coupling = std::array<Address, 3>;  // k, u, v: the coupling is u_i k_ij v_j
 
-py::tuple bound_sinkhorn(const BoundKernel& kernel, const Two& weights, const Two& potentials,
-                         const Coupling& coupling, const SinkhornSettings& settings) {
+py::tuple bound_sinkhorn(const BoundKernel& kernel, const Two& weights, const Two& potentials, const Coupling& coupling,
+                         const SinkhornSettings& settings) {
   const auto run = [&](auto number) {
     using T = decltype(number);
     return sinkhorn<T>(kernel.as<T>(), weights[0], weights[1], potentials[0], potentials[1], coupling[0], coupling[1],

@@ -7,9 +7,9 @@
 namespace geowidth {
 namespace {
 
-constexpr int64_t plain_steps = 2;       // before the first combination: early differences say little
-constexpr double ridge = 1e-10;          // relative, against nearly parallel differences
-constexpr double longest_correction = 8; // of any coordinate: further than that the model is not to be trusted
+constexpr int64_t plain_steps = 2;        // before the first combination: early differences say little
+constexpr double ridge = 1e-10;           // relative, against nearly parallel differences
+constexpr double longest_correction = 8;  // of any coordinate: further than that the model is not to be trusted
 
 // Solves the symmetric positive definite system in place; false if it is not.
 bool cholesky_solve(std::vector<double>& matrix, std::vector<double>& right, int n) {

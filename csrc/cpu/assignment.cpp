@@ -179,8 +179,8 @@ class Solver {
     int64_t i = start, j = none;
     double distance = 0, level = 0;  // level = c_i,column(i) - v_column(i): the dual of row i
     for (;;) {
-      distance = GEOWIDTH_DISPATCH(relax, row(i), masked_.data(), distance - level, i, n_, open_.data(),
-                                   parent_.data(), &j);
+      distance =
+          GEOWIDTH_DISPATCH(relax, row(i), masked_.data(), distance - level, i, n_, open_.data(), parent_.data(), &j);
       if (!(distance < infinity)) return false;
       if (owner_[j] == none) break;
       settled_.push_back(j);

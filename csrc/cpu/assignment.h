@@ -10,9 +10,9 @@
 namespace geowidth {
 
 struct AssignmentStatistics {
-  int64_t sweeps = 0;      // passes that repaired the duals of the given permutation
-  int64_t kept = 0;        // rows that kept the column they came with
-  int64_t augmented = 0;   // rows that needed a shortest augmenting path
+  int64_t sweeps = 0;     // passes that repaired the duals of the given permutation
+  int64_t kept = 0;       // rows that kept the column they came with
+  int64_t augmented = 0;  // rows that needed a shortest augmenting path
 };
 
 // Minimises sum_i cost[i * stride + column[i]] over permutations of [0, n).
@@ -21,8 +21,8 @@ struct AssignmentStatistics {
 // column_dual (n) in: if `use_duals`, a guess of the column duals. Out: the duals v.
 // row_dual (n) out: u_i = min_j (cost_ij - v_j), so u_i + v_j <= cost_ij in float64 up to one rounding, and
 // sum(u) + sum(v) is a lower bound of the optimum whatever happened before.
-// Equal costs are fine; the result depends on the arguments alone. Start and guess change the time, and which of equally
-// cheap permutations is found. Throws std::invalid_argument for costs or guesses that are not finite, and
+// Equal costs are fine; the result depends on the arguments alone. Start and guess change the time, and which of
+// equally cheap permutations is found. Throws std::invalid_argument for costs or guesses that are not finite, and
 // std::overflow_error where differences of costs are not.
 AssignmentStatistics solve_assignment(const double* cost, int64_t n, int64_t stride, bool use_duals, int64_t* column,
                                       double* column_dual, double* row_dual);

@@ -58,8 +58,8 @@ bool lower_duals(const double* cost, double level, int64_t home, int64_t n, doub
   return found;
 }
 
-double relax(const double* cost, const double* dual, double shift, int64_t row, int64_t n, double* open, int64_t* parent,
-             int64_t* index) {
+double relax(const double* cost, const double* dual, double shift, int64_t row, int64_t n, double* open,
+             int64_t* parent, int64_t* index) {
   const Vector<int64_t> rows = row;
   Vector<double> low = infinity;
   int64_t j = 0;

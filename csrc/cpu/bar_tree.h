@@ -1,5 +1,5 @@
-// The bars of a persistence diagram as points of the plane, in a k-d tree (Bentley 1975) that finds the cheapest partners
-// of a bar.
+// The bars of a persistence diagram as points of the plane, in a k-d tree (Bentley 1975) that finds the cheapest
+// partners of a bar.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,8 @@ class BarTree {
     if (!order_.empty()) gather_weights(1, 0, order_.size());
   }
 
-  // Up to `count` indices j of least cost(bar, j) among those with cost(bar, j) - weight_j < room, in `found` in no order.
-  // Of equal costs those are taken that come first in an order that `variety` picks.
+  // Up to `count` indices j of least cost(bar, j) among those with cost(bar, j) - weight_j < room, in `found` in no
+  // order. Of equal costs those are taken that come first in an order that `variety` picks.
   void nearest(const Bar& bar, double room, std::size_t count, uint64_t variety, std::vector<Found>& found) const {
     const auto accept = [](int32_t) { return true; };
     constexpr double infinity = std::numeric_limits<double>::infinity();

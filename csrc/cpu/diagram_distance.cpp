@@ -91,10 +91,8 @@ class Matching {
   // Begins with what coarser arithmetic found.
   template <typename Coarser>
   explicit Matching(const Matching<Coarser>& coarser)
-      : gains_(coarser.gains_.a, coarser.gains_.b, coarser.gains_.costs.ground),
-        tree_(coarser.tree_),
-        problem_(coarser.problem_, gains_),
-        complete_(coarser.complete_.size(), 0) {
+      : gains_(coarser.gains_.a, coarser.gains_.b, coarser.gains_.costs.ground), tree_(coarser.tree_),
+        problem_(coarser.problem_, gains_), complete_(coarser.complete_.size(), 0) {
     solve();
   }
 
@@ -123,9 +121,8 @@ class Matching {
     // Short bars first: their searches end soon, and what they settle stays out of the way of the long ones.
     std::vector<int32_t> order(gains_.a.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
-      return gains_.a[x].persistence() < gains_.a[y].persistence();
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t x, int32_t y) { return gains_.a[x].persistence() < gains_.a[y].persistence(); });
     do problem_.solve(order);
     while (add_promising());
   }

@@ -16,21 +16,29 @@ const char* variant_name(Variant);
 
 // Calls `function(arguments)` of the chosen variant: GEOWIDTH_DISPATCH(distance_tile, x, y, n)
 #if defined(GEOWIDTH_X86)
-#define GEOWIDTH_DISPATCH(function, ...)                                                   \
+#define GEOWIDTH_DISPATCH(function, ...)                                                            \
   (::geowidth::variant() == ::geowidth::Variant::avx512 ? ::geowidth::avx512::function(__VA_ARGS__) \
    : ::geowidth::variant() == ::geowidth::Variant::avx2 ? ::geowidth::avx2::function(__VA_ARGS__)   \
                                                         : ::geowidth::portable::function(__VA_ARGS__))
 // Declares one function of a *.simd.cpp file in every variant's namespace.
-#define GEOWIDTH_DECLARE(...)          \
-  namespace geowidth {                 \
-  namespace portable { __VA_ARGS__; }  \
-  namespace avx2 { __VA_ARGS__; }      \
-  namespace avx512 { __VA_ARGS__; }    \
+#define GEOWIDTH_DECLARE(...) \
+  namespace geowidth {        \
+  namespace portable {        \
+  __VA_ARGS__;                \
+  }                           \
+  namespace avx2 {            \
+  __VA_ARGS__;                \
+  }                           \
+  namespace avx512 {          \
+  __VA_ARGS__;                \
+  }                           \
   }
 #else
 #define GEOWIDTH_DISPATCH(function, ...) (::geowidth::portable::function(__VA_ARGS__))
 #define GEOWIDTH_DECLARE(...) \
   namespace geowidth {        \
-  namespace portable { __VA_ARGS__; } \
+  namespace portable {        \
+  __VA_ARGS__;                \
+  }                           \
   }
 #endif

@@ -20,8 +20,7 @@ template <typename T>
 class Packed {
  public:
   Packed(const T* data, int64_t count, int64_t depth, int threads)
-      : packed_(allocate<double>(panels(count) * panel * depth)),
-        square_(allocate<double>(tiles(count) * tile)),
+      : packed_(allocate<double>(panels(count) * panel * depth)), square_(allocate<double>(tiles(count) * tile)),
         inverse_(allocate<double>(tiles(count) * tile)),
         rows_{data, count, depth, packed_.get(), square_.get(), inverse_.get()} {
     std::fill_n(square_.get(), tiles(count) * tile, 0.0);
@@ -58,8 +57,8 @@ class Packed {
   Rows<T> rows_;
 };
 
-// Writes the transpose of `rows` x `columns` entries (row stride `tile`), one whole cache line after another. (Transposing
-// four by four in registers scatters each line's pieces, and was slower.)
+// Writes the transpose of `rows` x `columns` entries (row stride `tile`), one whole cache line after another.
+// (Transposing four by four in registers scatters each line's pieces, and was slower.)
 template <typename T>
 void write_mirror(const T* in, int64_t rows, int64_t columns, T* out, int64_t stride) {
   for (int64_t j = 0; j < columns; ++j) {
@@ -87,8 +86,8 @@ class Engine {
     GEOWIDTH_DISPATCH(gram_tile, x_.packed + row * depth, y_.packed + column * depth, depth, Packed<T>::panels(rows),
                       Packed<T>::panels(columns), targets_.symmetric && tile_row == tile_column, gram.get());
     for (int64_t r = 0; r < rows; r += strip_rows) {
-      Strip<T> strip{gram.get() + r * tile, row + r, std::min(strip_rows, rows - r), column, columns, &x_, &y_,
-                     &targets_, {}};
+      Strip<T> strip{
+          gram.get() + r * tile, row + r, std::min(strip_rows, rows - r), column, columns, &x_, &y_, &targets_, {}};
       for (int g = 0; g < 3; ++g) strip.result[g] = results.get() + g * strip_rows * tile;
       GEOWIDTH_DISPATCH(distance_strip, strip);
       write(strip);
@@ -103,8 +102,8 @@ class Engine {
         // On a symmetric matrix's diagonal tile the lower triangle comes from the mirror.
         const int64_t from = targets_.symmetric ? std::max<int64_t>(0, s.row + r - s.column) : 0;
         if (from < s.columns)
-          std::memcpy(targets_.out[g] + (s.row + r) * targets_.stride + s.column + from,
-                      s.result[g] + r * tile + from, (s.columns - from) * sizeof(T));
+          std::memcpy(targets_.out[g] + (s.row + r) * targets_.stride + s.column + from, s.result[g] + r * tile + from,
+                      (s.columns - from) * sizeof(T));
       }
       if (!targets_.mirror[g]) continue;
       T* mirror = targets_.mirror[g] + s.column * targets_.mirror_stride + s.row;
@@ -142,8 +141,8 @@ void pairwise_distances(const T* x, int64_t n, const T* y, int64_t m, int64_t de
   });
 }
 
-template void pairwise_distances<float>(const float*, int64_t, const float*, int64_t, int64_t,
-                                        const Targets<float>&, int);
+template void pairwise_distances<float>(const float*, int64_t, const float*, int64_t, int64_t, const Targets<float>&,
+                                        int);
 template void pairwise_distances<double>(const double*, int64_t, const double*, int64_t, int64_t,
                                          const Targets<double>&, int);
 

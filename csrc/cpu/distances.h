@@ -13,7 +13,7 @@
 
 namespace geowidth {
 
-constexpr int64_t panel = 24;               // rows of a packed panel
+constexpr int64_t panel = 24;  // rows of a packed panel
 constexpr int64_t tile_panels = 8;
 constexpr int64_t tile = panel * tile_panels;  // rows and columns of a Gram tile
 constexpr int64_t strip_rows = 16;
@@ -21,7 +21,7 @@ constexpr int64_t strip_rows = 16;
 // One matrix (rows, depth) of the caller's and where its packed form begins.
 template <typename T>
 struct Rows {
-  const T* data;       // row-major, contiguous
+  const T* data;  // row-major, contiguous
   int64_t count, depth;
   const double* packed;
   const double* square;   // |row|^2, padded to whole tiles
@@ -34,8 +34,8 @@ struct Targets {
   T* out[3];  // raw, spherical, hyperbolic
   T* mirror[3];
   int64_t stride, mirror_stride;
-  double scale;  // r / (1 - r^2)
-  double near;   // share of the squared norms' sum under which a pair is computed again from the raw rows
+  double scale;    // r / (1 - r^2)
+  double near;     // share of the squared norms' sum under which a pair is computed again from the raw rows
   bool symmetric;  // y is x: upper triangle only, diagonal 0
 };
 

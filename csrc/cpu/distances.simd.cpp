@@ -146,8 +146,8 @@ void refine_raw(const Strip<T>& s, int64_t i, const double* gram, T* out) {
     const double square_x = s.x->square[i], square_y = s.y->square[s.column + j];
     const double square = geometry::raw_square(gram[j], square_x, square_y);
     if (geometry::raw_is_near(square, square_x, square_y, s.targets->near) || !geometry::square_fits(square, T()))
-      out[j] = static_cast<T>(geometry::raw_distance(
-          direct_square(s.x->data + i * depth, s.y->data + (s.column + j) * depth, depth)));
+      out[j] = static_cast<T>(
+          geometry::raw_distance(direct_square(s.x->data + i * depth, s.y->data + (s.column + j) * depth, depth)));
   }
 }
 

@@ -82,8 +82,8 @@ void EdgeOrder::collect_ties() {
   edges_.resize(capacity_ + n);
   size_ = 0;
   for (; tie_row_ + 1 < n && size_ <= capacity_; ++tie_row_)
-    size_ += GEOWIDTH_DISPATCH(edges_between, distances_.row(tie_row_), tie_row_, n, low_, high, 0.0,
-                               edges_.data() + size_);
+    size_ +=
+        GEOWIDTH_DISPATCH(edges_between, distances_.row(tie_row_), tie_row_, n, low_, high, 0.0, edges_.data() + size_);
   if (tie_row_ + 1 < n) return;
   tie_row_ = -1;
   low_ = high;
@@ -126,8 +126,8 @@ void EdgeOrder::skip_to(double length) {
   tie_row_ = -1;
 }
 
-// Least significant digit first on the two halves of the key. The edges come in the order of their pairs and the sort is
-// stable, so equal lengths end in the order of their pairs too.
+// Least significant digit first on the two halves of the key. The edges come in the order of their pairs and the sort
+// is stable, so equal lengths end in the order of their pairs too.
 void EdgeOrder::sort(double low, double high) {
   constexpr int digit_bits = key_bits / 2;
   constexpr uint64_t digits = uint64_t{1} << digit_bits;

@@ -35,9 +35,9 @@ class EdgeOrder {
   void sort_equal_keys();
 
   DistanceRows distances_;
-  double end_;              // no edge of this length or more is wanted
-  double low_ = 0;          // where the next stretch begins
-  int64_t tie_row_ = -1;    // in a run of equal lengths too long for one stretch: the row to go on from
+  double end_;            // no edge of this length or more is wanted
+  double low_ = 0;        // where the next stretch begins
+  int64_t tie_row_ = -1;  // in a run of equal lengths too long for one stretch: the row to go on from
   int64_t capacity_;
   int64_t size_ = 0;
   std::vector<double> sample_;

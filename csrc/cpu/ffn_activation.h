@@ -16,7 +16,7 @@ enum class Activation : int { silu, gelu, gelu_tanh, relu, relu2 };
 enum class Scalar : int { float32, float64, bfloat16, float16 };
 
 struct Matrix {
-  void* data;  // null: absent
+  void* data;      // null: absent
   int64_t stride;  // elements from one row to the next
 };
 
@@ -24,9 +24,9 @@ struct ActivationTask {
   Scalar scalar;
   Activation activation;
   int64_t rows, columns;
-  Matrix gate, up;                          // read
-  Matrix hidden;                            // forward: written. backward: written unless absent
-  Matrix grad_hidden, grad_gate, grad_up;   // backward only; `hidden` may be `grad_hidden` itself
+  Matrix gate, up;                         // read
+  Matrix hidden;                           // forward: written. backward: written unless absent
+  Matrix grad_hidden, grad_gate, grad_up;  // backward only; `hidden` may be `grad_hidden` itself
 };
 
 // Splits rows over `threads`. Same input, same bits, for any number of them.

@@ -109,8 +109,8 @@ struct Forward {
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) {
       const T u = Type::widen(up[i]);
-      hidden[i] = Type::round(GATED ? evaluate<ACTIVATION>(Type::widen(gate[i])).value * u
-                                    : evaluate<ACTIVATION>(u).value);
+      hidden[i] =
+          Type::round(GATED ? evaluate<ACTIVATION>(Type::widen(gate[i])).value * u : evaluate<ACTIVATION>(u).value);
     }
   }
 };

@@ -20,8 +20,8 @@ double matched_square_difference(const T* a, int64_t stride_a, const T* b, int64
   std::vector<double> rows(n);
   parallel_for(n, 16, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      rows[i] = GEOWIDTH_DISPATCH(row_square_difference, a + i * stride_a, b + (row ? row[i] : i) * stride_b, column,
-                                  n);
+      rows[i] =
+          GEOWIDTH_DISPATCH(row_square_difference, a + i * stride_a, b + (row ? row[i] : i) * stride_b, column, n);
   });
   double sum = 0;
   for (double r : rows) sum += r;

@@ -22,8 +22,8 @@ Fault symmetric_fault(const T* c, int64_t n, int64_t stride, double tolerance, i
 
 // Exchanges the partners of two rows wherever that lowers E by more than `least`, until no exchange does or `most` were
 // made. `cost` = -(D1 P D2 / n + m1 m2') of permutation P (`column`), kept up to date; d1, d2 are double-centred.
-// Exchanging i and j lowers E by (4/n)(cost_ii' - cost_ij' - cost_ji' + cost_jj') + (2/n^2) a_ij b_i'j', where i' is the
-// column of i and a_ij = d1_ii + d1_jj - 2 d1_ij, b alike. Returns the number of exchanges.
+// Exchanging i and j lowers E by (4/n)(cost_ii' - cost_ij' - cost_ji' + cost_jj') + (2/n^2) a_ij b_i'j', where i' is
+// the column of i and a_ij = d1_ii + d1_jj - 2 d1_ij, b alike. Returns the number of exchanges.
 int64_t improve_by_swaps(const double* d1, const double* d2, double* cost, int64_t* column, int64_t n, double least,
                          int64_t most, int threads);
 

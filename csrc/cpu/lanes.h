@@ -65,11 +65,11 @@ GEOWIDTH_INLINE inline void for_parts(Body body) {
   if constexpr (parts > 3) body(3);
 }
 
-#define GEOWIDTH_OPERATOR(Result, op)                                                          \
-  GEOWIDTH_INLINE friend inline Result operator op(const Vector& a, const Vector& b) {         \
-    Result r;                                                                                  \
-    for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = a.part[p] op b.part[p]; });             \
-    return r;                                                                                  \
+#define GEOWIDTH_OPERATOR(Result, op)                                                  \
+  GEOWIDTH_INLINE friend inline Result operator op(const Vector& a, const Vector& b) { \
+    Result r;                                                                          \
+    for_parts([&](int p) GEOWIDTH_INLINE { r.part[p] = a.part[p] op b.part[p]; });     \
+    return r;                                                                          \
   }
 
 template <typename T>

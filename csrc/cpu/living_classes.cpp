@@ -121,7 +121,8 @@ void LivingClasses::compact() {
   const auto pack = [&](Store& store, const auto& for_each_span) {
     if (int64_t(store.births.size()) <= limit(store)) return;
     std::vector<uint32_t> packed;
-    packed.reserve(limit(store) + limit(store) / 8);  // room until the next time: growing would hold three copies at once
+    packed.reserve(limit(store) +
+                   limit(store) / 8);  // room until the next time: growing would hold three copies at once
     for_each_span([&](Span& span) {
       const int64_t begin = int64_t(packed.size());
       packed.insert(packed.end(), store.births.begin() + span.begin, store.births.begin() + span.end);

@@ -1,8 +1,9 @@
 // Degree-one homology classes with Z/2 coefficients as edges enter a Vietoris-Rips filtration.
 //
-// Every edge that has entered is given a vector over the births: the vector of an edge that gave birth is that birth, that
-// of an edge that joined components is zero, and that of any other edge {a, b} is the sum of those of {a, w} and {w, b},
-// w a vertex of its link. The vectors along a cycle add up to its class. They are evaluated only when a relation asks.
+// Every edge that has entered is given a vector over the births: the vector of an edge that gave birth is that birth,
+// that of an edge that joined components is zero, and that of any other edge {a, b} is the sum of those of {a, w} and
+// {w, b}, w a vertex of its link. The vectors along a cycle add up to its class. They are evaluated only when a
+// relation asks.
 #pragma once
 
 #include <cstddef>
@@ -78,8 +79,8 @@ class LivingClasses {
   int64_t living() const { return living_; }
   // The class of the next birth lives from now on.
   void give_birth();
-  // Declares that the cycle u - a - v - b bounds. Returns the birth it kills (the youngest of the cycle's class), or -1 if
-  // the cycle bounded already. All four edges must have entered.
+  // Declares that the cycle u - a - v - b bounds. Returns the birth it kills (the youngest of the cycle's class), or -1
+  // if the cycle bounded already. All four edges must have entered.
   int64_t relate(int64_t u, int64_t v, int64_t a, int64_t b);
   // To be called when none lives and every edge shorter than `length` has entered: their vectors are zero from now on.
   void vanish_before(double length);
@@ -93,7 +94,8 @@ class LivingClasses {
     int64_t bridge;
   };
 
-  // Vectors, each a run of increasing births, one after the other; those replaced or dropped leave gaps until compacted.
+  // Vectors, each a run of increasing births, one after the other; those replaced or dropped leave gaps until
+  // compacted.
   struct Store {
     std::vector<uint32_t> births;
     int64_t used = 0;
@@ -115,18 +117,18 @@ class LivingClasses {
   void compact();
 
   DistanceRows distances_;
-  PairMap<int64_t> empty_link_;      // pair -> birth, or -1 where it joined
-  PairMap<Span> vectors_;            // pair -> its vector, in entries_
+  PairMap<int64_t> empty_link_;  // pair -> birth, or -1 where it joined
+  PairMap<Span> vectors_;        // pair -> its vector, in entries_
   Store entries_;
-  std::vector<Span> replacement_;    // of a dead birth: the older births it became equal to, in replaced_
+  std::vector<Span> replacement_;  // of a dead birth: the older births it became equal to, in replaced_
   Store replaced_;
-  std::vector<int64_t> fresh_;       // of a dead birth: how many had died when its replacement held living births only
-  std::vector<uint64_t> dead_, sum_; // one bit per birth
-  int64_t first_word_, last_word_;   // the words of sum_ that may be non-zero
+  std::vector<int64_t> fresh_;        // of a dead birth: how many had died when its replacement held living births only
+  std::vector<uint64_t> dead_, sum_;  // one bit per birth
+  int64_t first_word_, last_word_;    // the words of sum_ that may be non-zero
   std::vector<Pending> stack_;
   std::vector<int64_t> stale_;
   int64_t born_ = 0, living_ = 0, deaths_ = 0;
-  double vanished_ = -1;             // edges shorter than this have vector zero: no class lived when all had entered
+  double vanished_ = -1;  // edges shorter than this have vector zero: no class lived when all had entered
 };
 
 }  // namespace geowidth

@@ -3,9 +3,9 @@
 // Exact: shortest augmenting paths with potentials (Tomizawa 1971; Edmonds and Karp 1972). A row or a column may stay
 // unmatched at no gain. Entries may be added to a solved problem; then only what they disturb is solved again.
 //
-// Potentials u (rows), v (columns), all at most 0: gain(i,j) >= u_i + v_j, with equality for matched pairs; 0 where a row
-// or column is unmatched. A path from an unmatched row or column restores the last for it and keeps it for all others.
-// Since no potential is above 0, entries sorted by gain can be left as soon as the gain alone is too large.
+// Potentials u (rows), v (columns), all at most 0: gain(i,j) >= u_i + v_j, with equality for matched pairs; 0 where a
+// row or column is unmatched. A path from an unmatched row or column restores the last for it and keeps it for all
+// others. Since no potential is above 0, entries sorted by gain can be left as soon as the gain alone is too large.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class PartialAssignment {
       : nodes_{std::vector<Node>(row_count), std::vector<Node>(column_count)},
         first_{std::vector<std::size_t>(row_count + 1, 0), std::vector<std::size_t>(column_count + 1, 0)} {}
 
-  // The solution of a problem in coarser arithmetic, and gain(row, column) for its entries: what rounding has disturbed is
-  // solved again by the next call of `solve`.
+  // The solution of a problem in coarser arithmetic, and gain(row, column) for its entries: what rounding has disturbed
+  // is solved again by the next call of `solve`.
   template <typename Coarser, typename Gain>
   PartialAssignment(const PartialAssignment<Coarser>& coarser, Gain gain)
       : PartialAssignment(coarser.nodes_[rows].size(), coarser.nodes_[columns].size()) {
@@ -48,8 +48,8 @@ class PartialAssignment {
   // Adds an entry (gain < 0). The same one may be added twice.
   void add(int32_t row, int32_t column, const Number& gain) { added_.push_back({gain, row, column}); }
 
-  // Takes in the entries added since the last call and solves, row after row in the given order, from the solution there
-  // is (at first, nothing is matched).
+  // Takes in the entries added since the last call and solves, row after row in the given order, from the solution
+  // there is (at first, nothing is matched).
   void solve(const std::vector<int32_t>& order) {
     std::vector<char> has_more(nodes_[rows].size(), 0);
     for (const Added& entry : added_) has_more[entry.row] = 1;
@@ -157,9 +157,8 @@ class PartialAssignment {
     std::size_t kept = 0;
     for (std::size_t i = 0; i + 1 < first.size(); ++i) {
       const auto begin = edges.begin() + first[i], end = edges.begin() + first[i + 1];
-      std::sort(begin, end, [](const Edge& x, const Edge& y) {
-        return x.gain < y.gain || (!(y.gain < x.gain) && x.to < y.to);
-      });
+      std::sort(begin, end,
+                [](const Edge& x, const Edge& y) { return x.gain < y.gain || (!(y.gain < x.gain) && x.to < y.to); });
       const auto last = std::unique(begin, end, [](const Edge& x, const Edge& y) { return x.to == y.to; });
       first[i] = kept;
       for (auto edge = begin; edge != last; ++edge) edges[kept++] = *edge;
@@ -202,8 +201,8 @@ class PartialAssignment {
     node.partner = -1;
   }
 
-  // Relaxes the entries of a node, itself `base` away from the start. A path that may end here, in an unmatched node or by
-  // leaving a matched one's partner unmatched, bounds at once those worth following.
+  // Relaxes the entries of a node, itself `base` away from the start. A path that may end here, in an unmatched node or
+  // by leaving a matched one's partner unmatched, bounds at once those worth following.
   void relax(Side side, int32_t index, const Number& base) {
     std::vector<Node>&others = nodes_[opposite(side)], &own = nodes_[side];
     const Number offset = base - own[index].potential;

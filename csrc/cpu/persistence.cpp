@@ -61,8 +61,7 @@ class Filtration {
 Filtration::Filtration(const DistanceRows& distances, double threshold)
     : distances_(distances),
       limit_(std::min({enclosing_radius(distances), threshold, std::numeric_limits<double>::max()})),
-      near_(all_near(distances)),
-      edges_(relative_neighbourhood(distances, limit_, near_.data())) {
+      near_(all_near(distances)), edges_(relative_neighbourhood(distances, limit_, near_.data())) {
   std::copy_if(edges_.begin(), edges_.end(), std::back_inserter(births_), [](const auto& e) { return !e.joins; });
   death_.assign(births_.size(), infinity);
 }
@@ -77,7 +76,7 @@ void Filtration::make_graph() {
   last_hub_.resize(n);
   std::iota(last_hub_.begin(), last_hub_.end(), 0);
   representatives_.resize(n);
-  graph_ = {rows,  words, last_hub_.data(), near_.data(), rows + n * words, representatives_.data()};
+  graph_ = {rows, words, last_hub_.data(), near_.data(), rows + n * words, representatives_.data()};
 }
 
 // Makes the graph that of all edges shorter than `length`.

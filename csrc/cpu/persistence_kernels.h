@@ -35,16 +35,16 @@ struct DistanceRows {
 struct LinkGraph {
   uint64_t* rows;
   int64_t words;
-  int32_t* last_hub;         // per vertex: the hub that settled its last edge, or itself
-  const int32_t* neighbours; // per vertex: `neighbour_count` near vertices, nearest first
-  uint64_t* scratch;         // 3 * words: what is left of a link, two frontiers
-  int32_t* representatives;  // n: one vertex of each component of a link
+  int32_t* last_hub;          // per vertex: the hub that settled its last edge, or itself
+  const int32_t* neighbours;  // per vertex: `neighbour_count` near vertices, nearest first
+  uint64_t* scratch;          // 3 * words: what is left of a link, two frontiers
+  int32_t* representatives;   // n: one vertex of each component of a link
 
   uint64_t* row(int64_t vertex) const { return rows + vertex * words; }
 };
 
-// Where settle_edges stopped: at edge `position`, whose link has `components` components (never one), with one vertex of
-// each in LinkGraph::representatives. position == end when every edge was settled.
+// Where settle_edges stopped: at edge `position`, whose link has `components` components (never one), with one vertex
+// of each in LinkGraph::representatives. position == end when every edge was settled.
 struct LinkEvent {
   int64_t position;
   int64_t components;
@@ -55,12 +55,13 @@ struct LinkEvent {
 // The largest of n entries (0 if there are none).
 GEOWIDTH_DECLARE(double row_maximum(const double* row, int64_t n))
 
-// Writes neighbour_count vertices near `self`, nearest first: of each residue class modulo 8 the nearest, hence the nearest
-// of all among them; `self` where a class has no other. Near enough for hubs and witnesses, and found in one pass.
+// Writes neighbour_count vertices near `self`, nearest first: of each residue class modulo 8 the nearest, hence the
+// nearest of all among them; `self` where a class has no other. Near enough for hubs and witnesses, and found in one
+// pass.
 GEOWIDTH_DECLARE(void near_vertices(const double* row, int64_t n, int64_t self, int32_t* out))
 
-// Writes every v > u with d(u,v) <= limit and for which none of u's neighbours w is closer to both u and v than they are
-// to each other; returns how many.
+// Writes every v > u with d(u,v) <= limit and for which none of u's neighbours w is closer to both u and v than they
+// are to each other; returns how many.
 GEOWIDTH_DECLARE(int64_t unwitnessed(const DistanceRows& distances, int64_t u, const int32_t* neighbours, double limit,
                                      int32_t* out))
 

@@ -89,8 +89,7 @@ bool any_below(const double* p, const double* q, int64_t n, double limit) {
 
 int64_t count_within(const double* p, const double* q, int64_t n, double limit) {
   int64_t count = 0, k = 0;
-  for (; k + 8 <= n; k += 8)
-    count += __builtin_popcount(mask_of((load(p + k) <= limit) & (load(q + k) <= limit)));
+  for (; k + 8 <= n; k += 8) count += __builtin_popcount(mask_of((load(p + k) <= limit) & (load(q + k) <= limit)));
   for (; k < n; ++k) count += p[k] <= limit && q[k] <= limit;
   return count;
 }
@@ -235,8 +234,8 @@ int64_t split_link(const LinkGraph& graph, const uint64_t* u, const uint64_t* v,
   return components;
 }
 
-// Whether the link of {u, v} is connected as far as a quick look tells: from `start` and its neighbours, each vertex left
-// is joined to what is reached through a common neighbour, whose own neighbours are reached with it.
+// Whether the link of {u, v} is connected as far as a quick look tells: from `start` and its neighbours, each vertex
+// left is joined to what is reached through a common neighbour, whose own neighbours are reached with it.
 bool quickly_connected(const LinkGraph& graph, const uint64_t* u, const uint64_t* v, int64_t start) {
   const int64_t words = graph.words;
   uint64_t *left = graph.scratch, *reached = left + words;
@@ -268,8 +267,7 @@ inline int64_t find_hub(const LinkGraph& graph, int64_t u, int64_t v, int64_t& s
   const int32_t candidates[4] = {graph.last_hub[u], graph.last_hub[v], graph.neighbours[u * neighbour_count],
                                  graph.neighbours[v * neighbour_count]};
   unsigned inside = 0;  // all four looked up without a branch
-  for (int k = 0; k < 4; ++k)
-    inside |= unsigned(has_bit(row_u, candidates[k]) & has_bit(row_v, candidates[k])) << k;
+  for (int k = 0; k < 4; ++k) inside |= unsigned(has_bit(row_u, candidates[k]) & has_bit(row_v, candidates[k])) << k;
   start = inside ? candidates[lowest_bit(inside)] : -1;
   for (; inside; inside &= inside - 1) {
     const int64_t w = candidates[lowest_bit(inside)];

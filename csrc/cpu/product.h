@@ -12,8 +12,8 @@ namespace geowidth {
 void scaled_product(const double* a, const double* b, const int64_t* row, const double* u, const double* v,
                     double scale, int64_t n, double* out, int threads);
 
-// Whether scaled_product outruns the usual libraries' product here: with AVX-512 on processors that are not Intel's, for
-// which MKL keeps to AVX2.
+// Whether scaled_product outruns the usual libraries' product here: with AVX-512 on processors that are not Intel's,
+// for which MKL keeps to AVX2.
 bool own_product_pays();
 
 }  // namespace geowidth

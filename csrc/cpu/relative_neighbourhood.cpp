@@ -59,9 +59,8 @@ std::vector<EmptyLinkEdge> relative_neighbourhood(const DistanceRows& distances,
         edges.push_back({distances.row(u)[v], pack_pair(u, v), false});
     }
   }
-  std::sort(edges.begin(), edges.end(), [](const EmptyLinkEdge& a, const EmptyLinkEdge& b) {
-    return before(a.length, a.pair, b.length, b.pair);
-  });
+  std::sort(edges.begin(), edges.end(),
+            [](const EmptyLinkEdge& a, const EmptyLinkEdge& b) { return before(a.length, a.pair, b.length, b.pair); });
   mark_joining(edges, n);
   return edges;
 }

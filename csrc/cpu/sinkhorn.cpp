@@ -70,7 +70,8 @@ class Sinkhorn {
 
   void form_kernel() {
     for_rows([&](int64_t i) {
-      GEOWIDTH_DISPATCH(sinkhorn_kernel_row, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i], g_, k_ + i * m_);
+      GEOWIDTH_DISPATCH(sinkhorn_kernel_row, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i], g_,
+                        k_ + i * m_);
     });
     ++outcome_.entries;
     std::fill(x_.begin(), x_.end(), 0.0);
@@ -79,7 +80,8 @@ class Sinkhorn {
 
   void log_rows() {
     for_rows([&](int64_t i) {
-      f_[i] = std::log(a_[i]) - GEOWIDTH_DISPATCH(sinkhorn_row_log_sum, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, g_);
+      f_[i] = std::log(a_[i]) - GEOWIDTH_DISPATCH(sinkhorn_row_log_sum, kernel_.x + i * m_, m_, kernel_.scale,
+                                                  kernel_.r[i], kernel_.s, g_);
     });
   }
 
@@ -87,7 +89,8 @@ class Sinkhorn {
     std::vector<T> top(slabs * m_, std::numeric_limits<T>::lowest() / 4), sum(slabs * m_, 0);
     for_slabs([&](int64_t s, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        GEOWIDTH_DISPATCH(sinkhorn_add_row, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i], &top[s * m_], &sum[s * m_]);
+        GEOWIDTH_DISPATCH(sinkhorn_add_row, kernel_.x + i * m_, m_, kernel_.scale, kernel_.r[i], kernel_.s, f_[i],
+                          &top[s * m_], &sum[s * m_]);
     });
     for (int64_t j = 0; j < m_; ++j) {
       double highest = top[j], whole = 0;
@@ -202,7 +205,8 @@ PlanSums form_plan(const LogKernel<T>& kernel, const T* k, const T* u, const T* 
   std::vector<double> rows(3 * n);
   parallel_for(n, 8, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      GEOWIDTH_DISPATCH(sinkhorn_plan_row, k + i * m, kernel.x + i * m, kernel.s, old + i * m, m, u[i], v, plan + i * m, &rows[3 * i]);
+      GEOWIDTH_DISPATCH(sinkhorn_plan_row, k + i * m, kernel.x + i * m, kernel.s, old + i * m, m, u[i], v, plan + i * m,
+                        &rows[3 * i]);
   });
   PlanSums sums;
   for (int64_t i = 0; i < n; ++i) {
@@ -238,11 +242,11 @@ void marginals(const T* x, int64_t n, int64_t m, double* rows, double* columns, 
   }
 }
 
-#define GEOWIDTH_INSTANTIATE(T)                                                                                \
-  template SinkhornOutcome sinkhorn<T>(const LogKernel<T>&, const T*, const T*, T*, T*, T*, T*, T*,            \
-                                       const SinkhornSettings&);                                               \
-  template PlanSums form_plan<T>(const LogKernel<T>&, const T*, const T*, const T*, const T*, T*, int);        \
-  template double inner_product<T>(const T*, const T*, int64_t, int64_t, int);                                 \
+#define GEOWIDTH_INSTANTIATE(T)                                                                         \
+  template SinkhornOutcome sinkhorn<T>(const LogKernel<T>&, const T*, const T*, T*, T*, T*, T*, T*,     \
+                                       const SinkhornSettings&);                                        \
+  template PlanSums form_plan<T>(const LogKernel<T>&, const T*, const T*, const T*, const T*, T*, int); \
+  template double inner_product<T>(const T*, const T*, int64_t, int64_t, int);                          \
   template void marginals<T>(const T*, int64_t, int64_t, double*, double*, int);
 GEOWIDTH_INSTANTIATE(float)
 GEOWIDTH_INSTANTIATE(double)

@@ -24,16 +24,16 @@ struct LogKernel {
 };
 
 struct SinkhornSettings {
-  double tolerance;    // on sum_j |column sum - b_j|; row sums are exact
-  int64_t most;        // visits of the kernel
-  int memory;          // of the acceleration; 0 = plain Sinkhorn
+  double tolerance;  // on sum_j |column sum - b_j|; row sums are exact
+  int64_t most;      // visits of the kernel
+  int memory;        // of the acceleration; 0 = plain Sinkhorn
   int threads;
 };
 
 struct SinkhornOutcome {
-  double error = 0;       // sum_j |column sum - b_j| of the coupling returned
-  int64_t passes = 0;     // visits of the kernel
-  int64_t entries = 0;    // times the kernel was formed
+  double error = 0;         // sum_j |column sum - b_j| of the coupling returned
+  int64_t passes = 0;       // visits of the kernel
+  int64_t entries = 0;      // times the kernel was formed
   int64_t log_entries = 0;  // of these, by way of the log domain
 };
 
@@ -72,14 +72,14 @@ void marginals(const T* x, int64_t n, int64_t m, double* rows, double* columns, 
 // plan_row     plan_j = u k_j v_j, and sums[0] = sum |plan_j - old_j|, [1] = sum x_j plan_j, [2] = sum s_j plan_j.
 // dot_row      sum_j x_j y_j
 // sum_row      the row's sum; columns[j] += p[j].
-#define GEOWIDTH_SINKHORN_ROWS(T)                                                                                     \
-  void sinkhorn_pass(const T* k, int64_t rows, int64_t m, const T* a, const T* v, T* u, T* c);                        \
-  void sinkhorn_kernel_row(const T* x, int64_t m, T scale, T r, const T* s, T f, const T* g, T* k);                   \
-  T sinkhorn_row_log_sum(const T* x, int64_t m, T scale, T r, const T* s, const T* g);                                \
-  void sinkhorn_add_row(const T* x, int64_t m, T scale, T r, const T* s, T f, T* top, T* sum);                        \
-  void sinkhorn_plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan,       \
-                         double* sums);                                                                               \
-  double sinkhorn_dot_row(const T* x, const T* y, int64_t m);                                                         \
+#define GEOWIDTH_SINKHORN_ROWS(T)                                                                               \
+  void sinkhorn_pass(const T* k, int64_t rows, int64_t m, const T* a, const T* v, T* u, T* c);                  \
+  void sinkhorn_kernel_row(const T* x, int64_t m, T scale, T r, const T* s, T f, const T* g, T* k);             \
+  T sinkhorn_row_log_sum(const T* x, int64_t m, T scale, T r, const T* s, const T* g);                          \
+  void sinkhorn_add_row(const T* x, int64_t m, T scale, T r, const T* s, T f, T* top, T* sum);                  \
+  void sinkhorn_plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan, \
+                         double* sums);                                                                         \
+  double sinkhorn_dot_row(const T* x, const T* y, int64_t m);                                                   \
   double sinkhorn_sum_row(const T* p, int64_t m, double* columns)
 GEOWIDTH_DECLARE(GEOWIDTH_SINKHORN_ROWS(float); GEOWIDTH_SINKHORN_ROWS(double))
 #undef GEOWIDTH_SINKHORN_ROWS

@@ -60,7 +60,8 @@ GEOWIDTH_INLINE inline T row_log_sum(const T* x, int64_t m, T scale, T r, const 
   });
   const T most = largest(top, least<T>);
   Vector<T> sum = {};
-  pieces<T>(m, [&](int64_t j, int64_t count) GEOWIDTH_INLINE { sum += exponential_or_zero<T>(entry(j, count) - most); });
+  pieces<T>(m,
+            [&](int64_t j, int64_t count) GEOWIDTH_INLINE { sum += exponential_or_zero<T>(entry(j, count) - most); });
   return most + static_cast<T>(__builtin_log(static_cast<double>(total(sum))));
 }
 
@@ -78,8 +79,8 @@ GEOWIDTH_INLINE inline void add_row_to_columns(const T* x, int64_t m, T scale, T
 
 // plan_j = u k_j v_j and, in double, sums[0] = sum |plan_j - old_j|, [1] = sum x_j plan_j, [2] = sum s_j plan_j.
 template <typename T>
-GEOWIDTH_INLINE inline void plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan,
-                                     double* sums) {
+GEOWIDTH_INLINE inline void plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v,
+                                     T* plan, double* sums) {
   constexpr int64_t block = 16 * lanes<T>;  // short sums in T, added up in double
   double whole[3] = {};
   for (int64_t b = 0; b < m; b += block) {
@@ -105,7 +106,8 @@ GEOWIDTH_INLINE inline double dot_row(const T* x, const T* y, int64_t m) {
   for (int64_t b = 0; b < m; b += block) {
     const int64_t end = b + block < m ? b + block : m;
     Vector<T> q = {};
-    pieces<T>(end - b, [&](int64_t j, int64_t count) GEOWIDTH_INLINE { q += take(x + b + j, count) * take(y + b + j, count); });
+    pieces<T>(end - b,
+              [&](int64_t j, int64_t count) GEOWIDTH_INLINE { q += take(x + b + j, count) * take(y + b + j, count); });
     sum += static_cast<double>(total(q));
   }
   return sum;
@@ -133,24 +135,24 @@ GEOWIDTH_INLINE inline double sum_row(const T* p, int64_t m, double* columns) {
 
 }  // namespace
 
-#define GEOWIDTH_DEFINE(T)                                                                                           \
-  void sinkhorn_pass(const T* k, int64_t rows, int64_t m, const T* a, const T* v, T* u, T* c) {                      \
-    pass<T>(k, rows, m, a, v, u, c);                                                                                 \
-  }                                                                                                                  \
-  void sinkhorn_kernel_row(const T* x, int64_t m, T scale, T r, const T* s, T f, const T* g, T* k) {                 \
-    kernel_row<T>(x, m, scale, r, s, f, g, k);                                                                       \
-  }                                                                                                                  \
-  T sinkhorn_row_log_sum(const T* x, int64_t m, T scale, T r, const T* s, const T* g) {                              \
-    return row_log_sum<T>(x, m, scale, r, s, g);                                                                     \
-  }                                                                                                                  \
-  void sinkhorn_add_row(const T* x, int64_t m, T scale, T r, const T* s, T f, T* top, T* sum) {                      \
-    add_row_to_columns<T>(x, m, scale, r, s, f, top, sum);                                                           \
-  }                                                                                                                  \
-  void sinkhorn_plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan,      \
-                         double* sums) {                                                                             \
-    plan_row<T>(k, x, s, old, m, u, v, plan, sums);                                                                  \
-  }                                                                                                                  \
-  double sinkhorn_dot_row(const T* x, const T* y, int64_t m) { return dot_row<T>(x, y, m); }                         \
+#define GEOWIDTH_DEFINE(T)                                                                                      \
+  void sinkhorn_pass(const T* k, int64_t rows, int64_t m, const T* a, const T* v, T* u, T* c) {                 \
+    pass<T>(k, rows, m, a, v, u, c);                                                                            \
+  }                                                                                                             \
+  void sinkhorn_kernel_row(const T* x, int64_t m, T scale, T r, const T* s, T f, const T* g, T* k) {            \
+    kernel_row<T>(x, m, scale, r, s, f, g, k);                                                                  \
+  }                                                                                                             \
+  T sinkhorn_row_log_sum(const T* x, int64_t m, T scale, T r, const T* s, const T* g) {                         \
+    return row_log_sum<T>(x, m, scale, r, s, g);                                                                \
+  }                                                                                                             \
+  void sinkhorn_add_row(const T* x, int64_t m, T scale, T r, const T* s, T f, T* top, T* sum) {                 \
+    add_row_to_columns<T>(x, m, scale, r, s, f, top, sum);                                                      \
+  }                                                                                                             \
+  void sinkhorn_plan_row(const T* k, const T* x, const T* s, const T* old, int64_t m, T u, const T* v, T* plan, \
+                         double* sums) {                                                                        \
+    plan_row<T>(k, x, s, old, m, u, v, plan, sums);                                                             \
+  }                                                                                                             \
+  double sinkhorn_dot_row(const T* x, const T* y, int64_t m) { return dot_row<T>(x, y, m); }                    \
   double sinkhorn_sum_row(const T* p, int64_t m, double* columns) { return sum_row<T>(p, m, columns); }
 
 GEOWIDTH_DEFINE(float)

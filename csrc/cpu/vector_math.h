@@ -18,8 +18,7 @@ struct Constants<float> {
   static constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer held in the low bits
   static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
   static constexpr float exp_low = -87.0f, exp_high = 88.0f;
-  static constexpr float exp_series[8] = {1.0,       1.0,        1.0 / 2,    1.0 / 6,
-                                          1.0 / 24,  1.0 / 120,  1.0 / 720,  1.0 / 5040};
+  static constexpr float exp_series[8] = {1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040};
   // 2^f = sum_k power_series[k] (power_unit f)^k on [-1/2, 1/2], relative error 2e-8 before rounding (Taylor, the last
   // terms stretched)
   static constexpr float power_low = -126.0f, power_high = 126.0f, power_unit = 1.0f;
@@ -29,8 +28,9 @@ struct Constants<float> {
   // Phi(-a) = exp(-a^2 / 2) / 2 * t * polynomial(scale * t + shift), t = knee / (knee + a): a Chebyshev fit of
   // erfcx(a / sqrt 2) / t on [0, normal_limit], within 3.2e-8 of it before rounding.
   static constexpr float knee = 3.0f, scale = 17.0f / 7.0f, shift = -10.0f / 7.0f;
-  static constexpr float tail[10] = {0.550918281f,    0.326484233f,   0.114262551f,   0.0140940491f,   -0.00488793058f,
-                                     -0.00133791543f, 0.000412292138f, 9.86551167e-05f, -4.01359539e-05f, -4.10599887e-06f};
+  static constexpr float tail[10] = {0.550918281f,     0.326484233f,    0.114262551f,    0.0140940491f,
+                                     -0.00488793058f,  -0.00133791543f, 0.000412292138f, 9.86551167e-05f,
+                                     -4.01359539e-05f, -4.10599887e-06f};
 };
 
 template <>
@@ -40,21 +40,21 @@ struct Constants<double> {
   static constexpr double magic = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr double ln2_high = 6.93147180369123816490e-01, ln2_low = 1.90821492927058770002e-10;
   static constexpr double exp_low = -708.0, exp_high = 709.0;
-  static constexpr double exp_series[14] = {1.0,           1.0,            1.0 / 2,         1.0 / 6,       1.0 / 24,
-                                            1.0 / 120,     1.0 / 720,      1.0 / 5040,      1.0 / 40320,   1.0 / 362880,
-                                            1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
+  static constexpr double exp_series[14] = {
+      1.0,        1.0,         1.0 / 2,      1.0 / 6,       1.0 / 24,       1.0 / 120,       1.0 / 720,
+      1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
   static constexpr double power_low = -1022.0, power_high = 1022.0, power_unit = 0.69314718055994530942;
   static constexpr auto& power_series = exp_series;
   static constexpr double normal_limit = 37.0;
   // The same fit on [0, 40], within 3e-15.
   static constexpr double knee = 4.0, scale = 2.2, shift = -1.2;
-  static constexpr double tail[21] = {
-      0.406946125363127,      0.3104971434250668,     0.18225402697339999,    0.07853165919994198,
-      0.02163462201026901,    0.001666157721901487,   -0.001262212303311772,  -0.0003761553001967243,
-      7.40406775443254e-05,   4.5332576785003906e-05, -6.833734747861162e-06, -5.3995634349414696e-06,
-      1.1035057809115647e-06, 6.345392924753649e-07,  -2.2200591364513869e-07, -6.337086739110079e-08,
-      4.2491487718082285e-08, 3.6384584066045237e-09, -6.474315694105108e-09, 6.173854762337996e-11,
-      5.679946381350957e-10};
+  static constexpr double tail[21] = {0.406946125363127,      0.3104971434250668,     0.18225402697339999,
+                                      0.07853165919994198,    0.02163462201026901,    0.001666157721901487,
+                                      -0.001262212303311772,  -0.0003761553001967243, 7.40406775443254e-05,
+                                      4.5332576785003906e-05, -6.833734747861162e-06, -5.3995634349414696e-06,
+                                      1.1035057809115647e-06, 6.345392924753649e-07,  -2.2200591364513869e-07,
+                                      -6.337086739110079e-08, 4.2491487718082285e-08, 3.6384584066045237e-09,
+                                      -6.474315694105108e-09, 6.173854762337996e-11,  5.679946381350957e-10};
 };
 
 template <class To, class From>
@@ -81,8 +81,8 @@ GEOWIDTH_INLINE inline V polynomial(V x, const T (&series)[terms]) {
 }
 
 // There are two exponentials because what they promise differs, and with it their bits. Activations want the last
-// digit: x is reduced in two steps. Sinkhorn's sums want speed and true zeros: x log2(e) is rounded once, which costs no
-// more than the rounding of x itself did.
+// digit: x is reduced in two steps. Sinkhorn's sums want speed and true zeros: x log2(e) is rounded once, which costs
+// no more than the rounding of x itself did.
 
 // exp(x), within 1.5 units in the last place; 1.6e-38 (float) or 3e-308 (double) below its range.
 template <class T>

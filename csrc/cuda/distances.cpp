@@ -43,11 +43,24 @@ void pairs(const Cloud& x, const Cloud& y, bool symmetric, int samples, double n
 template <typename T, typename G, typename O>
 void distances(const Cloud& x, const Cloud& y, bool symmetric, const Panel& panel, const std::array<Address, 3>& out,
                double scale, double near, std::uintptr_t stream) {
-  distance_epilogue(
-      DistanceArguments<T, G, O>{panel.gram.data, panel.gram.stride, panel.row, panel.end, panel.column,
-                                 x.rows.data, y.rows.data, x.square, y.square, x.inverse, y.inverse,
-                                 y.rows.rows, x.rows.columns, {out[0], out[1], out[2]}, scale, near, symmetric},
-      stream_of(stream));
+  distance_epilogue(DistanceArguments<T, G, O>{panel.gram.data,
+                                               panel.gram.stride,
+                                               panel.row,
+                                               panel.end,
+                                               panel.column,
+                                               x.rows.data,
+                                               y.rows.data,
+                                               x.square,
+                                               y.square,
+                                               x.inverse,
+                                               y.inverse,
+                                               y.rows.rows,
+                                               x.rows.columns,
+                                               {out[0], out[1], out[2]},
+                                               scale,
+                                               near,
+                                               symmetric},
+                    stream_of(stream));
 }
 
 template <typename T>

@@ -31,8 +31,8 @@ void bound_square_difference(const Table& a, const Table& b, Address row, Addres
   a.is_double() ? run(double()) : run(float());
 }
 
-void bound_certificate(const Table& cost, Address home, Address row_minima, Address v, Address scratch,
-                       Address lowered, Address out, std::uintptr_t stream) {
+void bound_certificate(const Table& cost, Address home, Address row_minima, Address v, Address scratch, Address lowered,
+                       Address out, std::uintptr_t stream) {
   certificate(cost.data, cost.stride, cost.rows, home, row_minima, v, scratch, lowered, out, stream_of(stream));
 }
 

@@ -75,8 +75,8 @@ void bind_sinkhorn(py::module_& module) {
   module.def("sinkhorn_shape_float64", &shape<double>, py::arg("n"), py::arg("m"), py::arg("resident"));
   module.def("sinkhorn_solve", &solve, py::arg("problem"), py::arg("settings"), py::arg("stream"), unlocked);
   module.def("sinkhorn_plan", &plan, py::arg("problem"), py::arg("old"), py::arg("plan"), py::arg("stream"), unlocked);
-  module.def("inner_product", &inner, py::arg("x"), py::arg("y"), py::arg("scratch"), py::arg("out"),
-             py::arg("stream"), unlocked);
+  module.def("inner_product", &inner, py::arg("x"), py::arg("y"), py::arg("scratch"), py::arg("out"), py::arg("stream"),
+             unlocked);
   module.attr("inner_product_scratch") = inner_product_scratch;
 }
 

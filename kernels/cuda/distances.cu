@@ -249,7 +249,8 @@ __device__ __forceinline__ void write_patch(const DistanceArguments<T, G, O>& a,
   O* corner = out + patch.row * a.m + patch.column;
   for (int index = lane; index < Size::patch_rows * Size::patch_columns; index += warp_size) {
     const int r = index / Size::patch_columns, c = index % Size::patch_columns;
-    if (in.entry(r, c) && (in.above(r, c) || c == r - in.lead)) __stcs(corner + r * a.m + c, shared[r * Size::pitch + c]);
+    if (in.entry(r, c) && (in.above(r, c) || c == r - in.lead))
+      __stcs(corner + r * a.m + c, shared[r * Size::pitch + c]);
   }
   if (a.symmetric) {
     corner = out + patch.column * a.m + patch.row;
@@ -307,8 +308,8 @@ __global__ void __launch_bounds__(block_threads, 2) epilogue(const DistanceArgum
 
 // A warp a row.
 template <typename T>
-__global__ void __launch_bounds__(block_threads) rows_kernel(CloudArguments<T> cloud, double smallest, double largest,
-                                                             CloudFacts* facts) {
+__global__ void __launch_bounds__(block_threads)
+    rows_kernel(CloudArguments<T> cloud, double smallest, double largest, CloudFacts* facts) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * block_warps;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * block_warps + threadIdx.x / warp_size; i < cloud.count;
        i += step) {
@@ -332,9 +333,9 @@ __device__ inline uint64_t scrambled(uint64_t x) {
 
 // A warp a pair.
 template <typename T>
-__global__ void __launch_bounds__(block_threads) pairs_kernel(CloudArguments<T> x, CloudArguments<T> y, int samples,
-                                                              double near, bool raw, bool angular, bool symmetric,
-                                                              CloudFacts* facts) {
+__global__ void __launch_bounds__(block_threads)
+    pairs_kernel(CloudArguments<T> x, CloudArguments<T> y, int samples, double near, bool raw, bool angular,
+                 bool symmetric, CloudFacts* facts) {
   const int sample = static_cast<int>(blockIdx.x) * block_warps + static_cast<int>(threadIdx.x) / warp_size;
   if (sample >= samples) return;
   const int64_t i = static_cast<int64_t>(scrambled(2u * static_cast<unsigned>(sample)) % x.count);
@@ -359,8 +360,9 @@ void survey_rows(const CloudArguments<T>& cloud, double smallest, double largest
                  cudaStream_t stream) {
   if (cloud.count == 0) return;
   const int64_t blocks = ceil_div(cloud.count, block_warps);
-  launch(&rows_kernel<T>, {dim3(static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks)), dim3(block_threads)},
-         stream, cloud, smallest, largest, facts);
+  launch(&rows_kernel<T>,
+         {dim3(static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks)), dim3(block_threads)}, stream, cloud,
+         smallest, largest, facts);
 }
 
 template <typename T>

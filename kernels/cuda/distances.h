@@ -39,11 +39,11 @@ void survey_pairs(const CloudArguments<T>& x, const CloudArguments<T>& y, int sa
 // Rows [row, end) of x against columns [column, m) of y, from a Gram matrix of type G to distances of type O.
 template <typename T, typename G, typename O>
 struct DistanceArguments {
-  const G* gram;    // (end - row, m - column): x.y; 16-byte aligned
-  int64_t stride;   // of its rows; a multiple of 4
+  const G* gram;   // (end - row, m - column): x.y; 16-byte aligned
+  int64_t stride;  // of its rows; a multiple of 4
   int64_t row, end, column;
-  const T* x;  // (n, depth), contiguous
-  const T* y;  // (m, depth); x itself if symmetric
+  const T* x;              // (n, depth), contiguous
+  const T* y;              // (m, depth); x itself if symmetric
   const double* square_x;  // (n): |x|^2
   const double* square_y;
   const double* inverse_x;  // (n): 1 / |x|

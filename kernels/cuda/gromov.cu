@@ -60,9 +60,7 @@ __device__ __forceinline__ void for_row(const T* row, int64_t n, Body body) {
   for (int64_t end = k + size; k < n && k < end; ++k) body(k, row[k]);
 }
 
-__device__ __forceinline__ int64_t own_row() {
-  return static_cast<int64_t>(blockIdx.x) * rows_a_block + threadIdx.y;
-}
+__device__ __forceinline__ int64_t own_row() { return static_cast<int64_t>(blockIdx.x) * rows_a_block + threadIdx.y; }
 
 // ---- reductions by a block of (32, rows_a_block) threads; `shared` holds rows_a_block doubles
 
@@ -207,9 +205,8 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <typename T, bool aligned>
-__global__ void __launch_bounds__(block_threads)
-    centre_rows(const T* c, int64_t stride, int64_t n, const double* means, const double* centred_means, double* d,
-                double* squares) {
+__global__ void __launch_bounds__(block_threads) centre_rows(const T* c, int64_t stride, int64_t n, const double* means,
+                                                             const double* centred_means, double* d, double* squares) {
   constexpr int size = Group<T>::size;
   const int64_t i = own_row();
   if (i >= n) return;

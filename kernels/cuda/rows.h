@@ -74,12 +74,14 @@ struct Narrow<double> {
 // sin^2(t/2) of the angle t <= pi/2 between the two lines: the shorter row a is projected on the longer row b. `dot`
 // need not be accurate: what its error leaves in the residual is parallel to b and taken out.
 template <typename T>
-__device__ double warp_half_square(const T* x, const T* y, int64_t depth, double square_x, double square_y, double dot) {
+__device__ double warp_half_square(const T* x, const T* y, int64_t depth, double square_x, double square_y,
+                                   double dot) {
   const bool x_is_base = square_x > square_y;
   const T* a = x_is_base ? y : x;
   const T* b = x_is_base ? x : y;
   const double square_a = x_is_base ? square_y : square_x, square_b = x_is_base ? square_x : square_y;
-  const double factor = geometry::projection_factor(dot, square_b, static_cast<const typename Narrow<T>::type*>(nullptr));
+  const double factor =
+      geometry::projection_factor(dot, square_b, static_cast<const typename Narrow<T>::type*>(nullptr));
   double square = 0, along = 0;
   over_columns(a, b, depth, [&](double value, double base) {
     const double residual = fma(-factor, base, value);

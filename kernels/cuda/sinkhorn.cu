@@ -62,8 +62,8 @@ __device__ __forceinline__ Share share_of(const Work<T>& w) {
   return {smaller(w.m, blockIdx.x * w.share), smaller(w.m, (blockIdx.x + 1) * w.share)};
 }
 
-// Rows of the kernel from x and the potentials, `width` columns to a thread and `at_once` rows fetched together: 32 KB are
-// on their way to a multiprocessor, more than latency times its share of the bandwidth.
+// Rows of the kernel from x and the potentials, `width` columns to a thread and `at_once` rows fetched together: 32 KB
+// are on their way to a multiprocessor, more than latency times its share of the bandwidth.
 template <typename T, int width, int at_once>
 __device__ __forceinline__ void form_columns(const Work<T>& w) {
   using Columns = Piece<T, width>;
@@ -124,8 +124,7 @@ __device__ void absorb(const Work<T>& w) {
   const Slab<T> slab = slab_of(w);
   const Share share = share_of(w);
   const int64_t first = blockIdx.x * w.rows;
-  for (int i = threadIdx.x; i < slab.rows; i += blockDim.x)
-    w.formed_f[first + i] += logarithm(w.u[first + i]);
+  for (int i = threadIdx.x; i < slab.rows; i += blockDim.x) w.formed_f[first + i] += logarithm(w.u[first + i]);
   for (int64_t j = share.begin + threadIdx.x; j < share.end; j += blockDim.x)
     w.formed_g[j] += static_cast<T>(w.log_v[j]);
 }
@@ -357,7 +356,8 @@ __device__ void finish(const Work<T>& w, const Control& c, int turn) {
   }
 }
 
-// Rows of a group: 64 words of it to a thread where rows are wide enough, fewer where v and the column sums take as many.
+// Rows of a group: 64 words of it to a thread where rows are wide enough, fewer where v and the column sums take as
+// many.
 template <typename T, int packs>
 constexpr int group = packs == 0                     ? most_group / 2
                       : packs == 1                   ? most_group
@@ -391,7 +391,6 @@ __global__ void __launch_bounds__(most_threads, 1) solve(Work<T> w) {
   }
   finish(w, c, turn);
 }
-
 
 int attribute(cudaDeviceAttr name) {
   int device = 0, value = 0;

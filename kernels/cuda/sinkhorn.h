@@ -11,11 +11,11 @@ namespace cuda {
 
 // How a solve is spread over the device: decided by its size and the device, the same for every launch.
 struct SinkhornShape {
-  int64_t stride;          // columns of a kernel row with its padding, which holds zeros
-  int64_t rows, blocks;    // a block owns `rows` rows in a run
-  int64_t resident;        // of these the first so many stay in shared memory
-  int64_t share;           // columns a block adds up
-  int threads, packs;      // of a block; 16-byte pieces of a row a thread keeps in registers (0: rows too wide for that)
+  int64_t stride;        // columns of a kernel row with its padding, which holds zeros
+  int64_t rows, blocks;  // a block owns `rows` rows in a run
+  int64_t resident;      // of these the first so many stay in shared memory
+  int64_t share;         // columns a block adds up
+  int threads, packs;    // of a block; 16-byte pieces of a row a thread keeps in registers (0: rows too wide for that)
   size_t shared_bytes;
   size_t workspace_bytes;
 };
@@ -26,12 +26,12 @@ struct SinkhornArguments {
   const T *x, *r, *s;  // the log-kernel scale (x_ij + r_i s_j): (n, m), (n), (m)
   T scale;
   int64_t n, m;
-  const T *a, *b;         // (n), (m): positive marginals
-  T *f, *g;               // (n), (m): potentials in and out
-  T* kernel;              // (n, stride): rows that are not resident; contents are lost
+  const T *a, *b;            // (n), (m): positive marginals
+  T *f, *g;                  // (n), (m): potentials in and out
+  T* kernel;                 // (n, stride): rows that are not resident; contents are lost
   unsigned char* workspace;  // workspace_bytes, 16-byte aligned; carries the coupling from the solve to form_plan
-  double* outcome;        // (8): error, visits, times formed, by way of the log domain, sum |plan - old|,
-                          // r' plan s, sum x plan, f'a + g'b
+  double* outcome;           // (8): error, visits, times formed, by way of the log domain, sum |plan - old|,
+                             // r' plan s, sum x plan, f'a + g'b
 };
 
 struct SinkhornSettings {

@@ -72,8 +72,7 @@ __device__ void log_columns(const Work<T>& w) {
   for (int64_t j = threadIdx.x; j < w.m; j += blockDim.x) {
     const T s = w.s[j];
     LogSum<T> sum;
-    for (int64_t i = first; i < end; ++i)
-      sum.add(w.x[i * w.m + j] * w.scale + (w.scale * w.r[i] * s + w.formed_f[i]));
+    for (int64_t i = first; i < end; ++i) sum.add(w.x[i * w.m + j] * w.scale + (w.scale * w.r[i] * s + w.formed_f[i]));
     w.top[at + j] = sum.top;
     w.partial[at + j] = sum.sum;
   }

@@ -1,5 +1,5 @@
-// What the blocks of a Sinkhorn solve share, and what its leader decides after a visit. Every block's first thread takes
-// the same decision from the same numbers, in the order csrc/cpu/sinkhorn.cpp takes it.
+// What the blocks of a Sinkhorn solve share, and what its leader decides after a visit. Every block's first thread
+// takes the same decision from the same numbers, in the order csrc/cpu/sinkhorn.cpp takes it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,11 +12,11 @@
 namespace geowidth {
 namespace cuda {
 
-constexpr int64_t patience = 30;         // visits without a smaller error: rounding is all that is left
+constexpr int64_t patience = 30;  // visits without a smaller error: rounding is all that is left
 constexpr int most_entries = 60;
-constexpr int plain_steps = 2;           // before the first combination: early differences say little
-constexpr double ridge = 1e-10;          // relative, against nearly parallel differences
-constexpr double longest_correction = 8; // of any log v: further than that the model is not to be trusted
+constexpr int plain_steps = 2;            // before the first combination: early differences say little
+constexpr double ridge = 1e-10;           // relative, against nearly parallel differences
+constexpr double longest_correction = 8;  // of any log v: further than that the model is not to be trusted
 
 enum class Action { plain, mixed, restore, absorb, enter, done };
 
@@ -49,8 +49,8 @@ __device__ inline void start(Control& c) {
 __device__ inline int place(int current, int held, int k) { return (current - held + k + history) % history; }
 
 // Weights of the affine combination of smallest residual, from products[0..]: the lower triangle of the Gram matrix of
-// the differences of residuals, row by row, then their products with the last residual. Always of full size, so that all
-// of it stays in registers: what is not held counts as a unit. L D L'. False if the matrix is not positive.
+// the differences of residuals, row by row, then their products with the last residual. Always of full size, so that
+// all of it stays in registers: what is not held counts as a unit. L D L'. False if the matrix is not positive.
 __device__ inline bool mixing_weights(const double* products, int held, double* weight) {
   double matrix[most_memory][most_memory], right[most_memory], largest = 0;
 #pragma unroll

@@ -1,7 +1,7 @@
 // One visit of a block's rows of the kernel: u = a / (K v) row by row, and the block's share of the column sums K' u.
 //
-// A thread owns the same columns of every row, in pieces of 16 bytes; a group of rows stays in registers between its row
-// sums and its column sums, so each entry is read once. Threads meet once a group, to add up the row sums.
+// A thread owns the same columns of every row, in pieces of 16 bytes; a group of rows stays in registers between its
+// row sums and its column sums, so each entry is read once. Threads meet once a group, to add up the row sums.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -137,7 +137,9 @@ struct Slab {
   const T* a;  // of the block's rows
   T* u;
 
-  __device__ __forceinline__ T* row(int i) const { return (i < resident ? near : far) + static_cast<int64_t>(i) * stride; }
+  __device__ __forceinline__ T* row(int i) const {
+    return (i < resident ? near : far) + static_cast<int64_t>(i) * stride;
+  }
 };
 
 // u of the group's rows from their sums; false if one is out of range. Rows past the slab get 0.
@@ -156,10 +158,10 @@ __device__ __forceinline__ bool group_weights(const Slab<T>& slab, int first, T 
   return i >= slab.rows || (mine > Limits<T>::small && mine < Limits<T>::large);
 }
 
-// The visit for rows of at most packs * blockDim.x pieces. Groups are fetched one ahead, and from the other end at every
-// second visit: what the second-level cache still holds of the rows in device memory is met first.
-// partial: (stride) column sums of the block. slots: 2 x (group, most_warps). Returns false if a u of a row that this
-// lane holds is out of range.
+// The visit for rows of at most packs * blockDim.x pieces. Groups are fetched one ahead, and from the other end at
+// every second visit: what the second-level cache still holds of the rows in device memory is met first. partial:
+// (stride) column sums of the block. slots: 2 x (group, most_warps). Returns false if a u of a row that this lane holds
+// is out of range.
 template <typename T, int packs, int group>
 __device__ __forceinline__ bool visit_once(const Slab<T>& slab, const T* v, T* partial, T* slots, bool backward) {
   constexpr int width = Pack<T>::width;

@@ -14,7 +14,7 @@ namespace cuda {
 
 constexpr int most_memory = 5, history = most_memory + 1;
 constexpr int most_products = most_memory * (most_memory + 1) / 2 + most_memory;  // for the weights of a mixed step
-constexpr int sums = 3 + most_products;  // error, bad sums, potentials out of range; then the products
+constexpr int sums = 3 + most_products;           // error, bad sums, potentials out of range; then the products
 constexpr int plan_blocks = 1024, plan_sums = 4;  // of form_plan: what a block leaves for the last one
 
 template <typename T>
@@ -26,12 +26,12 @@ struct Work {
   T *f, *g, *kernel;
   // In the workspace. (n): u and f as the kernel was formed with; (stride): v, g likewise, two v to take turns.
   T *u, *v, *formed_f, *formed_g, *turns[2];
-  T *partial, *top;  // (blocks, stride): column sums of each block; in the log domain with their largest exponents
-  double *log_v, *best;           // (m): the state of this visit; of the best one
-  double *images, *residuals;     // (history, m): log(b / column sum), and its difference to log v
-  double* scalars;                // (sums + 1, blocks); the last: a mixed step went too far
-  unsigned* arrived;              // of the grid's barrier
-  double* plan_partial;           // (plan_sums, plan_blocks)
+  T *partial, *top;      // (blocks, stride): column sums of each block; in the log domain with their largest exponents
+  double *log_v, *best;  // (m): the state of this visit; of the best one
+  double *images, *residuals;  // (history, m): log(b / column sum), and its difference to log v
+  double* scalars;             // (sums + 1, blocks); the last: a mixed step went too far
+  unsigned* arrived;           // of the grid's barrier
+  double* plan_partial;        // (plan_sums, plan_blocks)
   double* outcome;
   double tolerance;
   int64_t most;

@@ -41,9 +41,7 @@ inline __nv_bfloat16::operator float() const { return __bfloat162float(*this); }
 
 inline float __low2float(__nv_bfloat162 pair) { return __bfloat162float(pair.x); }
 inline float __high2float(__nv_bfloat162 pair) { return __bfloat162float(pair.y); }
-inline float2 __bfloat1622float2(__nv_bfloat162 pair) {
-  return {__bfloat162float(pair.x), __bfloat162float(pair.y)};
-}
+inline float2 __bfloat1622float2(__nv_bfloat162 pair) { return {__bfloat162float(pair.x), __bfloat162float(pair.y)}; }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
   return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
 }

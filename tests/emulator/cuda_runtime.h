@@ -134,8 +134,8 @@ T exchange(T* address, const New& changed) {
 
 }  // namespace emulator
 
-#define EMULATOR_ATOMIC(name, type, result)                                        \
-  inline type name(type* address, type value) {                                    \
+#define EMULATOR_ATOMIC(name, type, result)                                          \
+  inline type name(type* address, type value) {                                      \
     return emulator::exchange(address, [=](type before) -> type { return result; }); \
   }
 EMULATOR_ATOMIC(atomicAdd, int, static_cast<int>(static_cast<unsigned>(before) + static_cast<unsigned>(value)))
@@ -150,15 +150,15 @@ EMULATOR_ATOMIC(atomicMin, int, value < before ? value : before)
 EMULATOR_ATOMIC(atomicMin, unsigned, value < before ? value : before)
 EMULATOR_ATOMIC(atomicMin, unsigned long long, value < before ? value : before)
 EMULATOR_ATOMIC(atomicOr, unsigned, before | value)
-EMULATOR_ATOMIC(atomicAnd, unsigned, before & value)
+EMULATOR_ATOMIC(atomicAnd, unsigned, before& value)
 EMULATOR_ATOMIC(atomicExch, int, (static_cast<void>(before), value))
 EMULATOR_ATOMIC(atomicExch, unsigned, (static_cast<void>(before), value))
 EMULATOR_ATOMIC(atomicExch, unsigned long long, (static_cast<void>(before), value))
 EMULATOR_ATOMIC(atomicExch, float, (static_cast<void>(before), value))
 #undef EMULATOR_ATOMIC
 
-#define EMULATOR_COMPARE_AND_SWAP(type)                                                                         \
-  inline type atomicCAS(type* address, type compare, type value) {                                              \
+#define EMULATOR_COMPARE_AND_SWAP(type)                                                                          \
+  inline type atomicCAS(type* address, type compare, type value) {                                               \
     return emulator::exchange(address, [=](type before) -> type { return before == compare ? value : before; }); \
   }
 EMULATOR_COMPARE_AND_SWAP(int)
@@ -180,10 +180,10 @@ T* aligned(T* address, Site site) {
 
 }  // namespace emulator
 
-#define EMULATOR_LOAD(name)                                               \
-  template <typename T>                                                   \
+#define EMULATOR_LOAD(name)                                                \
+  template <typename T>                                                    \
   T name(const T* address, emulator::Site site = emulator::Site::here()) { \
-    return *emulator::aligned(address, site);                             \
+    return *emulator::aligned(address, site);                              \
   }
 EMULATOR_LOAD(__ldg)
 EMULATOR_LOAD(__ldca)
@@ -193,10 +193,10 @@ EMULATOR_LOAD(__ldlu)
 EMULATOR_LOAD(__ldcv)
 #undef EMULATOR_LOAD
 
-#define EMULATOR_STORE(name)                                                       \
-  template <typename T>                                                            \
-  void name(T* address, T value, emulator::Site site = emulator::Site::here()) {   \
-    *emulator::aligned(address, site) = value;                                     \
+#define EMULATOR_STORE(name)                                                     \
+  template <typename T>                                                          \
+  void name(T* address, T value, emulator::Site site = emulator::Site::here()) { \
+    *emulator::aligned(address, site) = value;                                   \
   }
 EMULATOR_STORE(__stwb)
 EMULATOR_STORE(__stcg)

@@ -1,20 +1,20 @@
 // CUDA's vector types with their alignments, and make_*.
 #pragma once
 
-#define EMULATOR_VECTOR2(name, type)       \
-  struct alignas(2 * sizeof(type)) name {  \
-    type x, y;                             \
-  };                                       \
+#define EMULATOR_VECTOR2(name, type)      \
+  struct alignas(2 * sizeof(type)) name { \
+    type x, y;                            \
+  };                                      \
   inline name make_##name(type x, type y) { return {x, y}; }
 #define EMULATOR_VECTOR3(name, type) \
   struct name {                      \
     type x, y, z;                    \
   };                                 \
   inline name make_##name(type x, type y, type z) { return {x, y, z}; }
-#define EMULATOR_VECTOR4(name, type)       \
-  struct alignas(4 * sizeof(type)) name {  \
-    type x, y, z, w;                       \
-  };                                       \
+#define EMULATOR_VECTOR4(name, type)      \
+  struct alignas(4 * sizeof(type)) name { \
+    type x, y, z, w;                      \
+  };                                      \
   inline name make_##name(type x, type y, type z, type w) { return {x, y, z, w}; }
 
 EMULATOR_VECTOR2(char2, signed char)

@@ -28,9 +28,7 @@ T* shared() {
   return reinterpret_cast<T*>(dynamic_shared());
 }
 
-__device__ unsigned linear_thread() {
-  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-}
+__device__ unsigned linear_thread() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
 
 // out[t] = in[t + 1]: through shared memory. Faults: 1 no barrier, 2 one more element written, 3 one never written.
 __global__ void neighbours(Arguments a) {
