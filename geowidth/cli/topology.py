@@ -8,6 +8,8 @@ Examples
   geowidth topology before.npy after.npy
 """
 
+from typing import Any
+
 from geowidth import records
 from geowidth.cli import words
 from geowidth.cli.arrays import load_array, save_array
@@ -47,7 +49,7 @@ def run(arguments):
             diagrams.append(persistence_diagram(matrix, threshold=arguments.threshold))
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
-    facts = {"diagrams": []}
+    facts: dict[str, Any] = {"diagrams": []}
     for path, diagram in zip(paths, diagrams, strict=True):
         finite = diagram[np.isfinite(diagram[:, 1])]
         total = float((finite[:, 1] - finite[:, 0]).sum())

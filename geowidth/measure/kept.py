@@ -50,7 +50,8 @@ class KeptLayers:
 
     def remove(self):
         """Delete the file: the result is complete."""
-        self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 def fingerprint(clouds, settings):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +42,8 @@ class LayerCloud:
         self.transfer = transfer
         self.epsilon = EPSILON[coarsest(precision, before.dtype, after.dtype)]
         self.merged = {}  # geometry: how many repeated states (before, after) its diagrams leave out
-        self._moved, self._diagrams, self._sent, self._host, self._norms = {}, {}, {}, {}, None
+        self._moved, self._diagrams, self._sent, self._host = {}, {}, {}, {}
+        self._norms: Any = None  # of the states (before, after), once they are sent
 
     @cached_property
     def distances(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

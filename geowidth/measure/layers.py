@@ -6,6 +6,7 @@ done on the host, from what was sent there meanwhile: the statistics of that pla
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,9 @@ class LayerWork:
     def __init__(self, clouds, layer, settings, threads=1, transfer=Transfer):
         self.layer, self.settings, self.threads, self.transfer = layer, settings, threads, transfer
         self.precision = clouds.precision
-        self.sides = tuple(side[layer].to(settings.device or side.device) for side in (clouds.before, clouds.after))
+        self.sides: Any = tuple(
+            side[layer].to(settings.device or side.device) for side in (clouds.before, clouds.after)
+        )
         self.large = {n: large_norm_tokens(s) for n, s in zip(("before", "after"), self.sides, strict=True)}
         self.parts = self._parts(clouds.tokens)
 
@@ -70,7 +73,8 @@ class LayerWork:
         """The first step of a part. Device memory is given back at its end, the layer's own with the last part."""
         settings = self.settings
         sides = self.sides if part.rows is None else (side[part.rows] for side in self.sides)
-        cloud = LayerCloud(*sides, part.geometries, settings.radius, self.threads, self.transfer, self.precision)
+        before, after = sides
+        cloud = LayerCloud(before, after, part.geometries, settings.radius, self.threads, self.transfer, self.precision)
         with self._named_errors():
             cloud.send(sent_matrices(settings, part.role, part.geometries))
             if sends_states(settings):
@@ -88,7 +92,8 @@ class LayerWork:
 
     def finish(self, begun):
         """The second step: {"work": {geometry: {statistic: value}}, "details": ..., and for the whole "dimension"}."""
-        settings, result = self.settings, {"work": {}, "details": {}}
+        settings = self.settings
+        result: dict[str, Any] = {"work": {}, "details": {}}
         with self._named_errors():
             for geometry in begun.part.geometries:
                 found = begun.found[geometry] | self._found("host", begun.cloud, geometry)
@@ -110,7 +115,7 @@ class LayerWork:
 
     def result(self, finished):
         """What is written for the layer, from what `finish` gave for each of the parts."""
-        roles = {}
+        roles: dict[str, Any] = {}
         for part, found in zip(self.parts, finished, strict=True):
             roles.setdefault(part.role, []).append(found)
         (whole,), rest = roles["whole"], roles.get("rest", roles["whole"])[0]

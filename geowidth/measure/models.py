@@ -21,8 +21,8 @@ def unwrapped(model):
         raise UserError(f"the model is a {type(model).__name__}; needed: a torch module, as open_model gives")
     parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
-        if "_orig_mod" in model._modules:
-            model = model._orig_mod
+        if (compiled := model._modules.get("_orig_mod")) is not None:
+            model = compiled
         elif isinstance(model, parallel):
             model = model.module
         elif callable(getattr(model, "get_base_model", None)):
@@ -59,7 +59,7 @@ def longest_context(model):
     config, found = text_config(model), []
     for name in ("context", "max_position_embeddings", "n_positions"):
         length = getattr(config, name, None)
-        if isinstance(length, Integral) and length > 0:
+        if isinstance(length, Integral) and int(length) > 0:
             found.append(int(length))
             break
     for path, module in model.named_modules():

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,7 +54,7 @@ class OpenedModel:
 
     model: torch.nn.Module
     source: dict
-    tokenizer: object = None
+    tokenizer: Any = None
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     context: int = field(default=TOKENISED_CONTEXT)

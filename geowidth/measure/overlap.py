@@ -7,6 +7,7 @@ on the CPU, where its matrices arrive while the device is at the next layer's.
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 HOST_BYTES = 4 << 30  # of matrices on their way to the second step
 
@@ -21,7 +22,7 @@ def staged(jobs, begin, finish, workers, ahead):
     Close the generator to drop what has not started; what has is waited for, also when a step raises.
     """
     room = threading.Semaphore(ahead)
-    waiting = deque()
+    waiting: deque[Any] = deque()
 
     def finish_one(begun):
         try:

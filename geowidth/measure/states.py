@@ -162,10 +162,11 @@ class _Watch:
         self.model, self.family = model, family
         self.blocks = family.blocks(model)
         self.scale = family.scale(model)
-        self.pick = self.shape = None
+        self.pick: Any = None
+        self.shape: Any = None
         self.checked = False
         self.precision = None  # the coarsest of any state seen: a sum is no finer than its parts
-        self.states = [{} for _ in self.blocks]
+        self.states: list[dict[str, Any]] = [{} for _ in self.blocks]
 
     def __enter__(self):
         self.modes = [(module, module.training) for module in self.model.modules()]

@@ -1,5 +1,7 @@
 """FFN widths by what a down-projection computes, not by how its weight is stored: 4-bit layers pack theirs."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -30,7 +32,7 @@ def _width_of_weight(layer):
 
     It goes before the stated size, which stays behind where someone cut columns away.
     """
-    weight = getattr(layer, "weight", None)
+    weight: Any = getattr(layer, "weight", None)
     plain = type(weight) in (torch.Tensor, nn.Parameter) and weight.is_floating_point()
     if not plain or weight.ndim != 2:
         return None

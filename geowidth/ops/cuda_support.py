@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -123,7 +124,12 @@ def release(version):
 def _facts(device_index):
     """The facts of this process and of one of its devices; asked of the driver once."""
     module, missing = backend.cuda()
-    about = {"missing": missing, "torch_cuda": torch.version.cuda, "hip": torch.version.hip, "driver": None}
+    about: dict[str, Any] = {
+        "missing": missing,
+        "torch_cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "driver": None,
+    }
     about["visible"] = torch.cuda.is_available()
     if module is not None:
         built = module.build_information()

@@ -209,7 +209,8 @@ def _run(x, y, names, radius, backend, threads):
 
     Geometries of the package are served together; one from outside by itself, by whichever backend can.
     """
-    threads, found = torch.get_num_threads() if threads is None else threads, {}
+    threads = torch.get_num_threads() if threads is None else threads
+    found: dict[str, torch.Tensor] = {}
     together = [name for name in names if name in BUILT_IN]
     for group in [together, *([name] for name in names if name not in BUILT_IN)]:
         if group:

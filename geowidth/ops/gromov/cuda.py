@@ -58,10 +58,10 @@ class CudaKernels:
         if not self.best_exchange(d1, d2, cost, column) > least:
             return 0
         transfers = [Transfer(t) for t in (d1, d2, cost, column)]
-        host = [t.wait() for t in transfers]
+        d1, d2, cost, moved = (t.wait() for t in transfers)
         on_host = TorchKernels if backend.native()[0] is None else NativeKernels
-        made = on_host(self.threads).swaps(*host, least, most)
-        column.copy_(host[-1])
+        made = on_host(self.threads).swaps(d1, d2, cost, moved, least, most)
+        column.copy_(moved)
         return made
 
     def best_exchange(self, d1, d2, cost, column):

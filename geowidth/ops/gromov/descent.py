@@ -4,6 +4,7 @@
 """
 
 import math
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ class Problem:
 def solve(c1, c2, tolerance, starts, max_iterations, swaps, kernels):
     """The fields of a GromovResult, as a dict. Arguments as of `gromov_wasserstein`, checked."""
     problem = Problem(c1, c2, kernels)
-    runs = []
+    runs: list[Any] = []
     for start in STARTS if starts == "auto" else starts:
         if starts == "auto" and runs and _well_matched(problem, runs[0]):
             break

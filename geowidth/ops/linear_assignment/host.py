@@ -12,5 +12,5 @@ def assignment_on_host(cost, start, column_dual):
     host = Transfer(cost).wait()
     solve = assignment_reference if native()[0] is None else assignment_native
     found = solve(host, start.to("cpu", copy=True), None if column_dual is None else column_dual.to("cpu", copy=True))
-    tensors = (t.to(cost.device) for t in (found.column, found.row_dual, found.column_dual))
-    return AssignmentResult(*tensors, found.cost, found.bound)
+    column, row_dual, column_dual = (t.to(cost.device) for t in (found.column, found.row_dual, found.column_dual))
+    return AssignmentResult(column, row_dual, column_dual, found.cost, found.bound)

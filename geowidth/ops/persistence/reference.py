@@ -33,7 +33,8 @@ def _triangle_columns(n, place):
 
 def _reduced(columns):
     """{edge: triangle}: the cycles that edges begin and triangles fill, by reduction over Z/2 from left to right."""
-    reduced, killed = {}, {}
+    reduced: dict[int, set[int]] = {}
+    killed: dict[int, list[int]] = {}
     for triangle in columns:
         column = set(triangle)
         while column and max(column) in reduced:

@@ -5,6 +5,8 @@ and g. Its entropy is formed as scale * <x + r s', T> + f' a + g' b: with a, b i
 is the dual problem's value, and off by the second order, not the first, of what the marginals miss.
 """
 
+from collections.abc import Callable
+
 import torch
 
 ANDERSON_MEMORY = 5
@@ -16,7 +18,9 @@ def potentials(step):
 
 
 class Step:
-    """What the steps share."""
+    """What the steps share; each of them gives `inner`, sum_ij x_ij y_ij."""
+
+    inner: Callable[..., float]
 
     def inners(self, *pairs):
         """[sum_ij x_ij y_ij for x, y in pairs]."""

@@ -52,7 +52,8 @@ class TritonStep(Step):
     def _solve(self, x, scale, tolerance, most):
         """(error, passes) of the coupling of the buffers' k, u, v."""
         self._enter(x, scale, 0)
-        errors, unread, careful, done, motion = [], 1, False, False, _Motion()
+        errors: list[float] = []
+        unread, careful, done, motion = 1, False, False, _Motion()
         while True:
             left = most - len(errors) - unread
             count = 0 if done else min(TURNS - unread if errors else self.turns, left)
