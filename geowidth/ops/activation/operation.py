@@ -74,7 +74,8 @@ def _gradients(ctx, grad_hidden):
     gate, up = ctx.saved_tensors if ctx.gated else (None, *ctx.saved_tensors)
     if torch.is_grad_enabled():  # create_graph=True: gradients that can be differentiated again
         function = activation_function(ctx.activation, ctx.gated)
-        gate, up = (None if t is None else t.view_as(t) for t in (gate, up))  # apart, should both be one tensor
+        gate = None if gate is None else gate.view_as(gate)
+        up = up.view_as(up)  # apart, should both be one tensor
         hidden = function.apply(up) if gate is None else function.apply(gate) * up
         wanted = [t for t, need in zip((gate, up), ctx.needs_input_grad[:2], strict=True) if need]
         found = iter(torch.autograd.grad(hidden, wanted, grad_hidden, create_graph=True))

@@ -153,13 +153,14 @@ class _Backward:
         problem, width = self.problem, self.problem.width
         grad_y = taken(self.grad_y, block)
         if self.dtype != problem.x.dtype:
-            x, g, u, grad_y = (None if t is None else t.to(self.dtype) for t in (x, g, u, grad_y))
+            x, g, u = (None if t is None else t.to(self.dtype) for t in (x, g, u))
+            grad_y = grad_y.to(self.dtype)
         torch.mm(grad_y, problem.down.T, out=grad_hidden)
         parts = {"up": part(pair, width, int(self.gated)), "gate": part(pair, width) if self.gated else None}
         hidden = grad_hidden if self.needs.down else None  # overwrites what it was made from
         self.elementwise.backward(problem.function, g, u, grad_hidden, parts["gate"], parts["up"], hidden)
         anew = not block.start
-        if self.needs.down:
+        if hidden is not None:
             self._add(self.grad_down, hidden.T, grad_y, anew)
         for index, name in enumerate(self.slots):
             self._add(self._slot(self.grad_weight, index), parts[name].T, x, anew)

@@ -202,7 +202,8 @@ def _differentiable_gradients(ctx, inputs, grad_y):
     inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
     needed = [tensor for tensor, need in zip(inputs, ctx.needs_input_grad, strict=False) if need]
     with _without_autocast(grad_y.device.type):
-        y = ffn_plain(*inputs[:4], ctx.activation, *inputs[4:])
+        x, gate, up, down, *biases = inputs
+        y = ffn_plain(x, gate, up, down, ctx.activation, *biases)
         found = iter(torch.autograd.grad(y, needed, grad_y, create_graph=True))
     return [next(found) if need else None for need in ctx.needs_input_grad[:7]]
 

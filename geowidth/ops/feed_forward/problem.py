@@ -40,7 +40,7 @@ class Problem(NamedTuple):
             ready = [t if t is None or t.is_contiguous() else t.contiguous() for t in self[:7]]
         else:
             ready = [self.x.contiguous(), *(None if t is None else t.to(dtype).contiguous() for t in self[1:7])]
-        return Problem(*ready, *self[7:])
+        return Problem._make([*ready, *self[7:]])
 
 
 @dataclass(frozen=True)

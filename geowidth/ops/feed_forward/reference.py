@@ -17,5 +17,6 @@ def ffn_plain(x, gate, up, down, activation, gate_bias=None, up_bias=None, down_
 
 def ffn_reference(x, gate, up, down, activation, *, gate_bias=None, up_bias=None, down_bias=None):
     """The layer in float64 by plain torch. Arguments as in `ffn`; returns float64."""
-    wide = [None if t is None else t.double() for t in (x, gate, up, down, gate_bias, up_bias, down_bias)]
-    return ffn_plain(*wide[:4], activation, *wide[4:])
+    given = (x, gate, up, down, gate_bias, up_bias, down_bias)
+    x, gate, up, down, *biases = (None if t is None else t.double() for t in given)
+    return ffn_plain(x, gate, up, down, activation, *biases)
