@@ -1,6 +1,8 @@
 // Row kernels of Sinkhorn's iterations, float and double. See sinkhorn.cpp.
 //
 // The log-kernel is never stored: its entry is scale * (x_ij + r_i s_j), formed where it is used.
+// Exponents are written in a set order: the compiler fuses a product into a sum only within one block of code, so
+// another order would change the bits of the shorter last piece of a row.
 #include "cpu/sinkhorn.h"
 
 #include "cpu/vector_math.h"
