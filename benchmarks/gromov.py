@@ -79,8 +79,8 @@ def entropic_providers(c1, c2, eps):
     blurred_identity = 0.999 * np.eye(n) / n + 0.001 / n**2
     solve = ot.gromov.entropic_gromov_wasserstein
     providers = {
-        "geowidth": lambda: entropic_gromov_wasserstein(*single, eps=eps).plan,
-        "geowidth, tolerance 1e-3": lambda: entropic_gromov_wasserstein(*single, eps=eps, tolerance=1e-3).plan,
+        "geowidth": lambda: entropic_gromov_wasserstein(*single, eps=eps).coupling,
+        "geowidth, tolerance 1e-3": lambda: entropic_gromov_wasserstein(*single, eps=eps, tolerance=1e-3).coupling,
         "POT": lambda: solve(c1, c2, epsilon=eps),
         "POT, tuned, identity": lambda: solve(c1, c2, epsilon=eps, G0=blurred_identity, **TIGHT_POT),
     }

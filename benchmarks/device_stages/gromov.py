@@ -54,7 +54,9 @@ def _entropic(session, backend, costs, objective, allowed, **options):
         return session.failed(f"entropic GW, {backend}, {dtype}, n={n}", failure)
     error = abs(found.objective - objective) / abs(objective)
     session.judge("entropic_gromov_wasserstein", backend, f"objective, {dtype}", n, error, allowed)
-    sums = float((found.plan.double().sum(0) - 1 / n).abs().sum() + (found.plan.double().sum(1) - 1 / n).abs().sum())
+    sums = float(
+        (found.coupling.double().sum(0) - 1 / n).abs().sum() + (found.coupling.double().sum(1) - 1 / n).abs().sum()
+    )
     session.judge("entropic_gromov_wasserstein", backend, f"marginals, {dtype}", n, sums, 1e-5)
 
 

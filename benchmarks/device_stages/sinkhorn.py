@@ -23,7 +23,7 @@ def correctness(session):
             ours = cost.to(session.device, dtype)
             for name, shift, eps in (("", 0.0, 0.1), (", small eps", 0.0, 0.01), (", shifted", 1000.0, 0.1)):
                 shifted = ours + shift
-                truth = sinkhorn(shifted.cpu().double(), eps, tolerance=1e-10).plan
+                truth = sinkhorn(shifted.cpu().double(), eps, tolerance=1e-10).coupling
                 for backend in session.serving("sinkhorn"):
                     _judge(session, backend, shifted, eps, truth, name)
     session.note(f"sinkhorn: {len(session.wrong) - before} results wrong")
@@ -33,7 +33,7 @@ def _judge(session, backend, cost, eps, truth, name):
     dtype = str(cost.dtype).removeprefix("torch.")
     try:
         poison(session, 16)
-        found = sinkhorn(cost, eps, tolerance=1e-9, backend=backend).plan.cpu().double()
+        found = sinkhorn(cost, eps, tolerance=1e-9, backend=backend).coupling.cpu().double()
     except Exception as failure:
         return session.failed(f"sinkhorn, {backend}, {dtype}, {tuple(cost.shape)}{name}", failure)
     error = float((found - truth).abs().sum())

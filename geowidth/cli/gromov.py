@@ -41,11 +41,11 @@ def run(arguments):
 
     if arguments.entropic:
         result = entropic_gromov_wasserstein(c1, c2, **eps)
-        coupling = result.plan
+        coupling = result.coupling
     else:
         result = gromov_wasserstein(c1, c2)
         coupling = result.coupling()
-    leave_out = {"plan", "permutations", "weights"}
+    leave_out = {"coupling", "permutations", "weights"}
     facts = {name: getattr(result, name) for name in result.__dataclass_fields__ if name not in leave_out}
     facts = {name: value for name, value in facts.items() if getattr(value, "ndim", 0) == 0}
     facts = {**facts, "gw": result.value**0.5, "files": [arguments.c1, arguments.c2]}

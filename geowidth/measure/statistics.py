@@ -127,7 +127,7 @@ def _total_persistence(diagram):
 
 
 def gw_entropic(cloud: LayerCloud, geometry: str) -> tuple[float, dict[str, Any]]:
-    """sqrt(E) of the entropic plan at eps_rel 0.1: mostly blur at usual eps, so a signal of its own beside gw.
+    """sqrt(E) of the entropic coupling at eps_rel 0.1: mostly blur at usual eps, so a signal of its own beside gw.
 
     From the op's start "auto": the identity alone where the clouds clearly match, else the lowest of all its descents.
     """

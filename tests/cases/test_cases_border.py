@@ -60,9 +60,9 @@ ARRAYS = {
     "entropic p": ("p", SIXTHS, lambda v: _of(entropic_gromov_wasserstein, "value", metric, metric, p=v)),
     "entropic q": ("q", SIXTHS, lambda v: _of(entropic_gromov_wasserstein, "value", metric, metric, q=v)),
     "entropic start": ("start", COUPLING, lambda v: _of(entropic_gromov_wasserstein, "value", metric, metric, start=v)),
-    "sinkhorn cost": ("cost", METRIC, lambda v: _of(sinkhorn, "plan", v, 2.0)),
-    "sinkhorn a": ("a", SIXTHS, lambda v: _of(sinkhorn, "plan", metric, 2.0, v)),
-    "sinkhorn b": ("b", SIXTHS, lambda v: _of(sinkhorn, "plan", metric, 2.0, None, v)),
+    "sinkhorn cost": ("cost", METRIC, lambda v: _of(sinkhorn, "coupling", v, 2.0)),
+    "sinkhorn a": ("a", SIXTHS, lambda v: _of(sinkhorn, "coupling", metric, 2.0, v)),
+    "sinkhorn b": ("b", SIXTHS, lambda v: _of(sinkhorn, "coupling", metric, 2.0, None, v)),
     "assignment cost": ("cost", METRIC, lambda v: _of(assignment, "cost", v)),
     "assignment start": ("start", START, lambda v: _of(assignment, "cost", metric, start=v)),
     "assignment column_dual": ("column_dual", START, lambda v: _of(assignment, "cost", metric, column_dual=v)),
@@ -162,8 +162,8 @@ def test_B6_None_is_refused_where_an_array_is_needed(row):
 
 def test_A7_lists_are_float64_everywhere():
     assert pairwise_distances(POINTS.tolist()).dtype == torch.float64
-    assert sinkhorn(METRIC.tolist(), 2.0).plan.dtype == torch.float64
-    assert entropic_gromov_wasserstein(METRIC.tolist(), OTHER.tolist()).plan.dtype == torch.float64
+    assert sinkhorn(METRIC.tolist(), 2.0).coupling.dtype == torch.float64
+    assert entropic_gromov_wasserstein(METRIC.tolist(), OTHER.tolist()).coupling.dtype == torch.float64
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def gap_and_copies(jitter=0.0):
 
 def check_minimum(c1, c2, result):
     """No negative curvature."""
-    least = dense_least(c1, c2, result.plan.double(), result.eps)
+    least = dense_least(c1, c2, result.coupling.double(), result.eps)
     assert least >= -1.1e-3 * result.eps, f"curvature {least:g} at eps {result.eps:g}"
 
 
@@ -190,7 +190,7 @@ def test_H3_least_curvature_agrees_with_the_dense_second_variation():
     a, b = (torch.from_numpy(random.dirichlet(np.full(n, 3.0))) for n in (19, 17))
     problem = Problem(Side(c1, a), Side(c2, b), a, b, 0.3, torch.float64, TorchStep, 1)
     noise = torch.from_numpy(random.standard_normal((19, 17)))
-    for plan in (torch.outer(a, b), entropic_gromov_wasserstein(c1, c2, eps=0.3, p=a, q=b).plan):
+    for plan in (torch.outer(a, b), entropic_gromov_wasserstein(c1, c2, eps=0.3, p=a, q=b).coupling):
         least, direction = Curvature(problem, plan).least(noise)
         assert least == pytest.approx(dense_least(c1, c2, plan, 0.3) / 0.3, rel=1e-4, abs=1e-4)
         assert direction.sum(0).abs().max() < 1e-12 and direction.sum(1).abs().max() < 1e-12
@@ -221,7 +221,7 @@ def test_H3_no_end_is_above_the_product_coupling(start, backend):
     for eps_rel in (0.001, 0.005, 0.02, 0.1) if backend == "native" else (0.005,):
         found = entropic_gromov_wasserstein(c1, c2, p=p, q=q, eps_rel=eps_rel, start=start, backend=backend)
         assert found.objective <= product * (1 + 1e-12)
-        assert found.value == pytest.approx(energy_reference(c1, c2, found.plan), rel=1e-9)
+        assert found.value == pytest.approx(energy_reference(c1, c2, found.coupling), rel=1e-9)
         assert math.isfinite(found.change)
 
 
@@ -305,7 +305,7 @@ def test_N18_seven_against_eleven_swapped_renamed_and_disturbed():
     c1, c2 = (distances(random.standard_normal((n, 3))) for n in (7, 11))
     for eps_rel in (0.1, 0.03):
         found = entropic_gromov_wasserstein(c1, c2, eps_rel=eps_rel)
-        assert found.value == pytest.approx(energy_reference(c1, c2, found.plan), rel=1e-9)
+        assert found.value == pytest.approx(energy_reference(c1, c2, found.coupling), rel=1e-9)
         others = [entropic_gromov_wasserstein(c2, c1, eps_rel=eps_rel)]
         others += [entropic_gromov_wasserstein(permuted(c1, s), permuted(c2, s + 9), eps_rel=eps_rel) for s in (1, 2)]
         for other in others:
@@ -336,7 +336,7 @@ def test_N18_costs_of_any_scale_give_the_same_plan(scale, backend):
     factor = 2.0**exponent
     base = entropic_gromov_wasserstein(c1, c2, backend=backend)
     found = entropic_gromov_wasserstein(c1 * factor, c2 * factor, backend=backend)
-    assert (found.plan - base.plan).abs().sum() < 1e-6 and found.value == pytest.approx(base.value * factor**2)
+    assert (found.coupling - base.coupling).abs().sum() < 1e-6 and found.value == pytest.approx(base.value * factor**2)
 
 
 def test_float32_costs_whose_squares_overflow_are_scaled():
@@ -367,10 +367,10 @@ def test_H1_tiny_weights_count_for_little_or_are_refused(dtype, least, backend):
                 call()
             continue
         found = call()
-        assert torch.isfinite(found.plan).all()
+        assert torch.isfinite(found.coupling).all()
         if hasattr(found, "value"):
             assert found.value == pytest.approx(two.value, rel=1e-3)
-            assert found.value == pytest.approx(energy_reference(costs, 3 * costs, found.plan), rel=1e-4)
+            assert found.value == pytest.approx(energy_reference(costs, 3 * costs, found.coupling), rel=1e-4)
 
 
 def test_H1_three_flat_points_and_a_weight_below_float32():
@@ -380,7 +380,7 @@ def test_H1_three_flat_points_and_a_weight_below_float32():
         for backend in BACKENDS
     ]
     assert found[0].value == pytest.approx(found[1].value, rel=1e-4) and found[0].value > 1
-    assert all(torch.isfinite(one.plan).all() for one in found)
+    assert all(torch.isfinite(one.coupling).all() for one in found)
 
 
 @pytest.mark.parametrize(
@@ -410,14 +410,14 @@ def test_B2_the_value_of_a_blurred_plan_is_the_product_couplings(backend):
 @both
 def test_B4_shifts_and_scales_change_no_plan(backend):
     cost = torch.tensor([[1000.0, 1001.0], [1001.0, 1000.0]], dtype=torch.float64)
-    base = sinkhorn(cost, 1.0, backend=backend).plan
+    base = sinkhorn(cost, 1.0, backend=backend).coupling
     assert base[0, 0].item() == pytest.approx(0.5 / (1 + math.exp(-1)), abs=1e-9)
     for other, eps in ((cost + 1e6, 1.0), (cost * 1e3, 1e3), (cost + torch.tensor([[7.0], [-3.0]]), 1.0)):
-        assert torch.allclose(sinkhorn(other, eps, backend=backend).plan, base, atol=1e-9)
+        assert torch.allclose(sinkhorn(other, eps, backend=backend).coupling, base, atol=1e-9)
     random = np.random.default_rng(3)
     c1, c2 = (distances(random.standard_normal((12, 3))) for _ in range(2))
-    plan = entropic_gromov_wasserstein(c1, c2, eps=0.3).plan
-    scaled = entropic_gromov_wasserstein(1e3 * c1, 1e3 * c2, eps=0.3e6).plan
+    plan = entropic_gromov_wasserstein(c1, c2, eps=0.3).coupling
+    scaled = entropic_gromov_wasserstein(1e3 * c1, 1e3 * c2, eps=0.3e6).coupling
     assert (plan - scaled).abs().sum() < 1e-3
 
 

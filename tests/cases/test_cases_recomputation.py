@@ -86,8 +86,8 @@ def test_entropic_gromov_wasserstein(backend):
         except UserError as error:
             assert "eps_rel has no meaning here" in str(error)
             continue
-        plan = found.plan.numpy().astype(float)
-        tolerance = 1e-10 if found.plan.dtype == torch.float64 else 3e-5
+        plan = found.coupling.numpy().astype(float)
+        tolerance = 1e-10 if found.coupling.dtype == torch.float64 else 3e-5
         assert np.isfinite(plan).all()
         assert_coupling(plan, full_p, full_q, tolerance)
         scale = sum((w @ c**2 @ w) for c, w in zip(wide, (full_p, full_q), strict=True))
@@ -117,8 +117,8 @@ def test_sinkhorn(backend):
         eps = float(max(np.ptp(cost), 1e-30) * g.choice((0.02, 0.1, 1.0, 50.0)))
         (a, full_a), (b, full_b) = weights(g, n), weights(g, m)
         found = sinkhorn(cost, eps, a, b, backend=backend, threads=1)
-        cost, plan = cost.astype(float), found.plan.numpy().astype(float)
-        tolerance = 1e-9 if found.plan.dtype == torch.float64 else 1e-6
+        cost, plan = cost.astype(float), found.coupling.numpy().astype(float)
+        tolerance = 1e-9 if found.coupling.dtype == torch.float64 else 1e-6
         exponents = (found.row_potential.numpy()[:, None] + found.column_potential.numpy() - cost) / eps
         rounding = 1e-15 * np.abs(cost).max() / eps
         assert plan == pytest.approx(np.exp(exponents), rel=tolerance + 10 * rounding, abs=1e-44)

@@ -207,20 +207,20 @@ def test_sinkhorn_survives_small_eps_and_shifts(on_cuda, dtype, close):
     m = torch.tensor([[1000.0, 1001.0], [1001.0, 1000.0]], dtype=dtype)
     usual = sinkhorn(m, 1.0, tolerance=1e-12, backend="cuda")
     diagonal = 0.5 / (1 + math.exp(-1))
-    assert usual.plan[0].tolist() == pytest.approx([diagonal, 0.5 - diagonal], abs=close)
+    assert usual.coupling[0].tolist() == pytest.approx([diagonal, 0.5 - diagonal], abs=close)
     assert diagonal == pytest.approx(0.3655293, abs=1e-7)
     assert usual.cost == pytest.approx(1000.2689414, abs=1e-6)
     sharp = sinkhorn(m, 1e-4, backend="cuda")
-    assert sharp.plan.tolist() == [[0.5, 0.0], [0.0, 0.5]] and sharp.converged
+    assert sharp.coupling.tolist() == [[0.5, 0.0], [0.0, 0.5]] and sharp.converged
     shifted = sinkhorn(m.double() + 1e6, 1.0, tolerance=1e-12, backend="cuda")
-    torch.testing.assert_close(shifted.plan, usual.plan.double(), atol=close, rtol=0)
+    torch.testing.assert_close(shifted.coupling, usual.coupling.double(), atol=close, rtol=0)
 
 
 @pytest.mark.parametrize("eps", (1e-10, 1e-3, 1e3, 1e300))
 def test_sinkhorn_gives_no_nan(on_cuda, eps):
     m = torch.rand(19, 23, generator=torch.Generator().manual_seed(2))
     result = sinkhorn(m, eps, max_iterations=60, backend="cuda")
-    assert torch.isfinite(result.plan).all() and (result.plan.sum(1) - 1 / 19).abs().max() < 1e-6
+    assert torch.isfinite(result.coupling).all() and (result.coupling.sum(1) - 1 / 19).abs().max() < 1e-6
 
 
 def clouds(n, dtype, d=8, seed=0):
@@ -244,11 +244,11 @@ def test_entropic_gromov_finds_what_the_native_backend_finds(on_cuda, dtype, n, 
     c1, c2 = clouds(n, dtype)
     settings = {"rank": rank, "eps_rel": eps_rel, "start": "identity", "max_iterations": 25, "tolerance": 1e-3}
     ours, theirs = (entropic_gromov_wasserstein(c1, c2, backend=name, **settings) for name in ("cuda", "native"))
-    assert ours.converged == theirs.converged and ours.plan.dtype == theirs.plan.dtype
+    assert ours.converged == theirs.converged and ours.coupling.dtype == theirs.coupling.dtype
     assert ours.objective == pytest.approx(theirs.objective, rel=2e-5)
     assert ours.value == pytest.approx(theirs.value, rel=1e-4)
     assert ours.iterations == pytest.approx(theirs.iterations, abs=2)
-    assert (ours.plan - theirs.plan).abs().sum() < 1e-3
+    assert (ours.coupling - theirs.coupling).abs().sum() < 1e-3
 
 
 def test_gap_of_one_and_three_and_equal_path_graphs(on_cuda):
@@ -257,7 +257,7 @@ def test_gap_of_one_and_three_and_equal_path_graphs(on_cuda):
     assert solve(gap, 3 * gap, eps=1e6, backend="cuda").value == pytest.approx(3.5, abs=1e-9)
     start = torch.tensor([[0.3, 0.2], [0.2, 0.3]], dtype=torch.float64)
     sharp = solve(gap, 3 * gap, eps=1.0, start=start, tolerance=1e-12, backend="cuda")
-    assert sharp.plan[0].tolist() == pytest.approx([0.4987254, 0.0012746], abs=1e-7)
+    assert sharp.coupling[0].tolist() == pytest.approx([0.4987254, 0.0012746], abs=1e-7)
     assert sharp.value == pytest.approx(2.0152564, abs=1e-6)
     i = torch.arange(50)
     c = ((i[:, None] - i).abs() * 31.7).float()

@@ -255,13 +255,13 @@ def sinkhorn_op():
     cost = torch.tensor([[1000.0, 1001.0], [1001.0, 1000.0]], dtype=torch.float64)
     result = optimal_transport(cost.to(DEVICE), 1.0, tolerance=1e-12, backend="triton")
     assert result.converged and abs(result.cost - 1000.2689414) < 1e-6
-    assert optimal_transport(cost.to(DEVICE), 1e-4, backend="triton").plan.tolist() == [[0.5, 0.0], [0.0, 0.5]]
+    assert optimal_transport(cost.to(DEVICE), 1e-4, backend="triton").coupling.tolist() == [[0.5, 0.0], [0.0, 0.5]]
     cost = torch.rand(7, 5, generator=generator)
     ours, native = (optimal_transport(cost.to(d), 1.0, backend=b) for d, b in ((DEVICE, "triton"), ("cpu", "native")))
-    assert ours.plan.dtype == torch.float32 and ours.converged
-    torch.testing.assert_close(ours.plan.cpu(), native.plan, atol=1e-8, rtol=1e-6)
+    assert ours.coupling.dtype == torch.float32 and ours.converged
+    torch.testing.assert_close(ours.coupling.cpu(), native.coupling, atol=1e-8, rtol=1e-6)
     potentials = ours.row_potential[:, None] + ours.column_potential - cost.to(DEVICE).double()
-    torch.testing.assert_close(potentials.exp().float(), ours.plan)
+    torch.testing.assert_close(potentials.exp().float(), ours.coupling)
 
 
 def sinkhorn_warm_start():
@@ -286,7 +286,7 @@ def entropic_gromov():
     assert abs(entropic_gromov_wasserstein(gap, 3 * gap, eps=1e6, backend="triton").value - 3.5) < 1e-9
     start = torch.tensor([[0.3, 0.2], [0.2, 0.3]], dtype=torch.float64)
     sharp = entropic_gromov_wasserstein(gap, 3 * gap, eps=1.0, start=start, tolerance=1e-9, backend="triton")
-    assert abs(sharp.plan[0, 0].item() - 0.4987254) < 1e-7 and abs(sharp.value - 2.0152564) < 1e-6
+    assert abs(sharp.coupling[0, 0].item() - 0.4987254) < 1e-7 and abs(sharp.value - 2.0152564) < 1e-6
     for n, m, dtype, settings, close in (
         (7, 5, torch.float64, dict(eps_rel=3.0, tolerance=1e-6), 1e-5),
         (13, None, torch.float32, dict(eps_rel=1.5, rank=3, start="identity"), 1e-4),
@@ -294,7 +294,7 @@ def entropic_gromov():
         costs = pair(n, m, dtype)
         native = entropic_gromov_wasserstein(*costs, **settings, backend="native")
         ours = entropic_gromov_wasserstein(*(c.to(DEVICE) for c in costs), **settings, backend="triton")
-        assert ours.converged and (ours.plan.cpu() - native.plan).abs().sum() < 10 * close
+        assert ours.converged and (ours.coupling.cpu() - native.coupling).abs().sum() < 10 * close
         assert abs(ours.objective / native.objective - 1) < close and abs(ours.value / native.value - 1) < 10 * close
 
 

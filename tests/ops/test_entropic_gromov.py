@@ -36,8 +36,8 @@ def solve(place, c1, c2, **settings):
     """entropic_gromov_wasserstein there; the plan comes back to the CPU."""
     device, backend = place
     result = entropic_gromov_wasserstein(c1.to(device), c2.to(device), backend=backend, **settings)
-    assert result.plan.device.type == device
-    return replace(result, plan=result.plan.cpu())
+    assert result.coupling.device.type == device
+    return replace(result, coupling=result.coupling.cpu())
 
 
 def uniform(n):
@@ -45,7 +45,7 @@ def uniform(n):
 
 
 def check_coupling(result, a, b):
-    plan = result.plan.double()
+    plan = result.coupling.double()
     assert torch.isfinite(plan).all() and (plan >= 0).all()
     assert (plan.sum(1) - a).abs().sum() < 2e-7 and (plan.sum(0) - b).abs().sum() < 2e-7
     numbers = [v for v in result.to_json().values() if isinstance(v, float)]
@@ -72,11 +72,11 @@ def test_two_points_with_gaps_one_and_three(place):
     gap = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     blurred = solve(place, gap, 3 * gap, eps=1e6)
     assert blurred.value == pytest.approx(3.5, abs=1e-9)
-    torch.testing.assert_close(blurred.plan, torch.full((2, 2), 0.25, dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close(blurred.coupling, torch.full((2, 2), 0.25, dtype=torch.float64), atol=1e-9, rtol=0)
     start = torch.tensor([[0.3, 0.2], [0.2, 0.3]], dtype=torch.float64)
     sharp = solve(place, gap, 3 * gap, eps=1.0, start=start, tolerance=1e-12)
-    assert sharp.plan[0, 0].item() == pytest.approx(0.4987254, abs=1e-7)
-    assert sharp.plan[0, 1].item() == pytest.approx(0.0012746, abs=1e-7)
+    assert sharp.coupling[0, 0].item() == pytest.approx(0.4987254, abs=1e-7)
+    assert sharp.coupling[0, 1].item() == pytest.approx(0.0012746, abs=1e-7)
     assert sharp.value == pytest.approx(2.0152564, abs=1e-6)
     u = 0.9949015
     assert u == pytest.approx(math.tanh(3 * u), abs=1e-7) and sharp.value == pytest.approx(3.5 - 1.5 * u * u, abs=1e-6)
@@ -98,7 +98,7 @@ def test_flat_costs_give_the_product_coupling():
     assert result.converged and result.kl == 0 and result.start == "product"
     assert result.value == pytest.approx((other.double() - 2).square().mean().item(), rel=1e-6)
     single = entropic_gromov_wasserstein(torch.zeros(1, 1), torch.zeros(1, 1))
-    assert single.value == 0 and single.plan.item() == 1
+    assert single.value == 0 and single.coupling.item() == 1
 
 
 # ---- the same fixed points as POT
@@ -114,14 +114,14 @@ def test_same_fixed_point_as_projected_gradient_descent(eps_rel, rank, start):
     a = uniform(n)
     ours = entropic_gromov_wasserstein(c1, c2, eps_rel=eps_rel, rank=rank, start=start, **TIGHT)
     check_coupling(ours, a, a)
-    assert fixed_point_residual(c1, c2, ours.plan, ours.eps) < 1e-5
+    assert fixed_point_residual(c1, c2, ours.coupling, ours.eps) < 1e-5
     rival = ot.gromov.entropic_gromov_wasserstein(
         c1.numpy(), c2.numpy(), epsilon=ours.eps, G0=torch.diag(a).numpy() if start == "identity" else None,
         max_iter=3000, tol=1e-10, numItermax=5000, stopThr=1e-12, warn=False, symmetric=True,
     )  # fmt: skip
     objective = entropic_objective_reference(c1, c2, torch.from_numpy(rival), ours.eps, a, a)
     assert ours.objective == pytest.approx(objective, rel=1e-5)
-    assert np.abs(ours.plan.numpy() - rival).sum() < 1e-3
+    assert np.abs(ours.coupling.numpy() - rival).sum() < 1e-3
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 5), (2, 3), (13, 29), (31, 17)])
@@ -134,10 +134,10 @@ def test_any_weights_and_sizes(n, m, place):
     result = solve(place, c1, c2, eps=0.5, p=p, q=q, **TIGHT)
     a, b = p.double() / p.double().sum(), q.double() / q.double().sum()
     check_coupling(result, a, b)
-    step = entropic_gromov_reference(c1, c2, 0.5, a, b, result.plan, steps=1)
-    assert (step - result.plan).abs().sum() < 1e-7
-    assert result.value == pytest.approx(energy_reference(c1, c2, result.plan), rel=1e-9, abs=1e-12)
-    expected = entropic_objective_reference(c1, c2, result.plan, 0.5, a, b)
+    step = entropic_gromov_reference(c1, c2, 0.5, a, b, result.coupling, steps=1)
+    assert (step - result.coupling).abs().sum() < 1e-7
+    assert result.value == pytest.approx(energy_reference(c1, c2, result.coupling), rel=1e-9, abs=1e-12)
+    expected = entropic_objective_reference(c1, c2, result.coupling, 0.5, a, b)
     assert result.objective == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
@@ -150,8 +150,8 @@ def test_float32_with_cheap_products_reaches_the_float64_objective(n, eps_rel, p
     exact = entropic_gromov_wasserstein(c1, c2, eps_rel=eps_rel, rank=0, tolerance=1e-6, start="identity")
     fast = solve(place, c1.float(), c2.float(), eps_rel=eps_rel, rank=16, start="identity")
     check_coupling(fast, uniform(n), uniform(n))
-    judged = entropic_objective_reference(c1, c2, fast.plan, fast.eps, uniform(n), uniform(n))
-    assert fast.plan.dtype == torch.float32 and fast.converged
+    judged = entropic_objective_reference(c1, c2, fast.coupling, fast.eps, uniform(n), uniform(n))
+    assert fast.coupling.dtype == torch.float32 and fast.converged
     assert fast.objective == pytest.approx(judged, rel=2e-5)
     assert judged == pytest.approx(exact.objective, rel=3e-5)
     assert fast.exact_products < fast.iterations / 2
@@ -167,14 +167,14 @@ def test_scaling_and_shifting_change_no_plan(dtype):
     base = entropic_gromov_wasserstein(c1, c2, eps=0.05, **settings)
     close = 2e-4 if dtype == torch.float32 else 1e-6
     scaled = entropic_gromov_wasserstein(1024 * c1, 1024 * c2, eps=0.05 * 1024**2, **settings)
-    assert (scaled.plan - base.plan).abs().sum() < close
+    assert (scaled.coupling - base.coupling).abs().sum() < close
     assert scaled.value == pytest.approx(1024**2 * base.value, rel=1e-4)
     apart = entropic_gromov_wasserstein(1e3 * c1, 1e3 * c2, eps=0.05 * 1e6, **settings)
-    assert (apart.plan - base.plan).abs().sum() < close
+    assert (apart.coupling - base.coupling).abs().sum() < close
     shifted = entropic_gromov_wasserstein(c1 + 3, c2 + 3, eps=0.05, **settings)
-    assert (shifted.plan - base.plan).abs().sum() < close
+    assert (shifted.coupling - base.coupling).abs().sum() < close
     relative = entropic_gromov_wasserstein(1e3 * c1, c2, eps_rel=base.eps_rel, **settings)
-    assert (relative.plan - base.plan).abs().sum() < close
+    assert (relative.coupling - base.coupling).abs().sum() < close
 
 
 def test_relabelling_one_side_relabels_the_plan():
@@ -182,7 +182,7 @@ def test_relabelling_one_side_relabels_the_plan():
     order = torch.randperm(37, generator=torch.Generator().manual_seed(0))
     base = entropic_gromov_wasserstein(c1, c2, start="product", **TIGHT)
     again = entropic_gromov_wasserstein(c1, c2[order][:, order], start="product", **TIGHT)
-    assert (again.plan - base.plan[:, order]).abs().sum() < 1e-4
+    assert (again.coupling - base.coupling[:, order]).abs().sum() < 1e-4
 
 
 def test_nothing_is_random_and_thread_count_changes_no_bit_of_the_native_step():
@@ -192,7 +192,7 @@ def test_nothing_is_random_and_thread_count_changes_no_bit_of_the_native_step():
     before = torch.get_rng_state()
     c1, c2 = (c.float() for c in clouds(300))
     first, second = (entropic_gromov_wasserstein(c1, c2, threads=1) for _ in range(2))
-    assert torch.equal(first.plan, second.plan) and first.to_json() == second.to_json()
+    assert torch.equal(first.coupling, second.coupling) and first.to_json() == second.to_json()
     assert torch.equal(torch.get_rng_state(), before)
     for n, m in ((101, 67), (7, 300)):
         x, plans = torch.randn(n, m), []
@@ -217,7 +217,7 @@ def test_no_nan_at_any_eps(eps_rel, dtype):
         result = entropic_gromov_wasserstein(c1, c2, eps_rel=eps_rel, start=start, max_iterations=30)
         check_coupling(result, uniform(24), uniform(24))
     if eps_rel >= 1e2:
-        assert torch.allclose(result.plan, torch.full_like(result.plan, 1 / 576), rtol=1e-1)
+        assert torch.allclose(result.coupling, torch.full_like(result.coupling, 1 / 576), rtol=1e-1)
 
 
 def test_an_eps_below_the_floor_is_refused():
@@ -228,17 +228,17 @@ def test_an_eps_below_the_floor_is_refused():
 def test_starts():
     c1, c2 = clouds(30)
     a = uniform(30)
-    given = entropic_gromov_wasserstein(c1, c2, eps_rel=0.2).plan
+    given = entropic_gromov_wasserstein(c1, c2, eps_rel=0.2).coupling
     again = entropic_gromov_wasserstein(c1, c2, eps_rel=0.2, start=given)
     first = entropic_gromov_wasserstein(c1, c2, eps_rel=0.2)
-    assert again.start == "plan" and again.objective == pytest.approx(first.objective, rel=1e-4)
+    assert again.start == "given" and again.objective == pytest.approx(first.objective, rel=1e-4)
     several = entropic_gromov_wasserstein(c1, c2, eps_rel=0.2, start=["product", given.numpy(), "identity"])
     assert several.objective <= (1 + 1e-4) * min(first.objective, again.objective)
     blurred = [entropic_gromov_wasserstein(c1, c2, eps_rel=5.0, start=s).objective for s in ("auto", "product")]
     assert blurred[0] == pytest.approx(blurred[1], rel=1e-4)
     assert entropic_gromov_wasserstein(c1, c2, eps_rel=0.05).start == "identity"
     loose, before = given.T.contiguous().T.mul_(1.0001), 1.0001 * given  # of other strides, and not quite a coupling
-    assert entropic_gromov_wasserstein(c1, c2, eps_rel=0.2, start=[loose, "product"]).start == "plan"
+    assert entropic_gromov_wasserstein(c1, c2, eps_rel=0.2, start=[loose, "product"]).start == "given"
     assert torch.equal(loose, before)
     wrong = given.clone()
     wrong[0, 0] = -1
@@ -289,8 +289,8 @@ def transported(place, cost, eps, *weights, **settings):
     """sinkhorn there; its tensors come back to the CPU."""
     device, backend = place
     found = sinkhorn(cost.to(device), eps, *weights, backend=backend, **settings)
-    assert found.plan.device.type == device
-    tensors = ("plan", "row_potential", "column_potential")
+    assert found.coupling.device.type == device
+    tensors = ("coupling", "row_potential", "column_potential")
     return replace(found, **{name: getattr(found, name).cpu() for name in tensors})
 
 
@@ -301,13 +301,13 @@ def test_sinkhorn_survives_small_eps_and_shifts(dtype, close, place):
     usual = transported(place, m, 1.0, tolerance=1e-12)
     diagonal = 0.5 / (1 + math.exp(-1))
     assert diagonal == pytest.approx(0.3655293, abs=1e-7)
-    assert usual.plan[0, 0].item() == pytest.approx(diagonal, abs=close)
-    assert usual.plan[0, 1].item() == pytest.approx(0.5 - diagonal, abs=close)
+    assert usual.coupling[0, 0].item() == pytest.approx(diagonal, abs=close)
+    assert usual.coupling[0, 1].item() == pytest.approx(0.5 - diagonal, abs=close)
     assert usual.cost == pytest.approx(1000.2689414, abs=1e-6)
     sharp = transported(place, m, 1e-4)
-    assert sharp.plan.tolist() == [[0.5, 0.0], [0.0, 0.5]] and sharp.converged
+    assert sharp.coupling.tolist() == [[0.5, 0.0], [0.0, 0.5]] and sharp.converged
     shifted = transported(place, m.double() + 1e6, 1.0, tolerance=1e-12)
-    torch.testing.assert_close(shifted.plan, usual.plan.double(), atol=close, rtol=0)
+    torch.testing.assert_close(shifted.coupling, usual.coupling.double(), atol=close, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (13, 5), (64, 101)])
@@ -321,9 +321,9 @@ def test_sinkhorn_matches_pot_and_its_potentials_rebuild_the_plan(shape, eps, pl
     a, b = a / a.sum(), b / b.sum()
     ours = transported(place, m, eps, a, b, tolerance=1e-12)
     rival = ot.bregman.sinkhorn_log(a.numpy(), b.numpy(), m.numpy(), eps, numItermax=20000, stopThr=1e-13, warn=False)
-    assert ours.converged and np.abs(ours.plan.numpy() - rival).sum() < 1e-8
+    assert ours.converged and np.abs(ours.coupling.numpy() - rival).sum() < 1e-8
     rebuilt = ((ours.row_potential[:, None] + ours.column_potential - m) / eps).exp()
-    assert (rebuilt - ours.plan).abs().sum() < 1e-10
+    assert (rebuilt - ours.coupling).abs().sum() < 1e-10
 
 
 @pytest.mark.parametrize("eps", (1e-10, 1e-3, 1e3, 1e300))
@@ -331,7 +331,7 @@ def test_sinkhorn_matches_pot_and_its_potentials_rebuild_the_plan(shape, eps, pl
 def test_sinkhorn_gives_no_nan(eps, place):
     m = torch.rand(19, 23, generator=torch.Generator().manual_seed(2))
     result = transported(place, m, eps, max_iterations=200)
-    assert torch.isfinite(result.plan).all() and (result.plan.sum(1) - 1 / 19).abs().max() < 1e-6
+    assert torch.isfinite(result.coupling).all() and (result.coupling.sum(1) - 1 / 19).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(

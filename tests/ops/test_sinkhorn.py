@@ -17,5 +17,5 @@ def test_plans_are_those_of_the_reference(n, m, backend):
     for eps in (0.2, 1.0):
         found = sinkhorn(cost, eps, a, b, tolerance=1e-12, backend=backend)
         expected = sinkhorn_reference(cost, eps, a, b)
-        torch.testing.assert_close(found.plan, expected, rtol=1e-8, atol=1e-11)
+        torch.testing.assert_close(found.coupling, expected, rtol=1e-8, atol=1e-11)
         assert found.cost == pytest.approx(float((cost * expected).sum()), abs=1e-9)

@@ -7,26 +7,26 @@ projections onto such Z decides.
 
 import torch
 
-DENSE = 256  # entries of a plan up to which all eigenvalues are computed; Lanczos' largest beyond
+DENSE = 256  # entries of a coupling up to which all eigenvalues are computed; Lanczos' largest beyond
 LANCZOS = 100  # steps at most
 CLOSE = 1e-4  # Lanczos' residual that will do, of the eigenvalue at which the curvature is 0
 SEPARATE = 1e-12  # eigenvalues of the marginals' Gram matrix up to this are 0
 
 
 class Curvature:
-    """Of `problem`'s objective at `plan` (n, m), on directions that keep the marginals, in float64."""
+    """Of `problem`'s objective at `coupling` (n, m), on directions that keep the marginals, in float64."""
 
-    def __init__(self, problem, plan):
-        plan = plan.double()
-        self.shape = plan.shape
+    def __init__(self, problem, coupling):
+        coupling = coupling.double()
+        self.shape = coupling.shape
         self.one, self.two = problem.d1.double(), problem.d2.double()
         self.zero = problem.eps_rel / 4  # the eigenvalue at which the curvature is 0
-        self.root = plan.sqrt()
+        self.root = coupling.sqrt()
         # Rows of ones of the two marginals, in units of Z and of norm 1.
-        self.rows, self.columns = self.root / plan.sum(1).sqrt()[:, None], self.root / plan.sum(0).sqrt()
+        self.rows, self.columns = self.root / coupling.sum(1).sqrt()[:, None], self.root / coupling.sum(0).sqrt()
         overlap = self.rows * self.columns
-        n, m = plan.shape
-        gram = torch.eye(n + m, dtype=torch.float64, device=plan.device)
+        n, m = coupling.shape
+        gram = torch.eye(n + m, dtype=torch.float64, device=coupling.device)
         gram[:n, n:], gram[n:, :n] = overlap, overlap.T
         self.inverse = torch.linalg.pinv(gram, rtol=SEPARATE, hermitian=True)
 

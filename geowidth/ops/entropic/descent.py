@@ -78,22 +78,22 @@ class Problem:
         other.eps, other.eps_rel = eps, eps / self.factor
         return other
 
-    def exact(self, plan, out):
-        """out = D1 plan D2; the kernel's buffer serves as scratch."""
-        torch.mm(self.d1, plan, out=self.step.kernel)
+    def exact(self, coupling, out):
+        """out = D1 coupling D2; the kernel's buffer serves as scratch."""
+        torch.mm(self.d1, coupling, out=self.step.kernel)
         return torch.mm(self.step.kernel, self.d2, out=out)
 
     def make_low(self, rank):
         self.low = LowRankPlusShift(self.d1, rank), LowRankPlusShift(self.d2, rank)
 
-    def linear(self, plan):
-        return (self.step.r.double() @ (plan @ self.step.s).double()).item()
+    def linear(self, coupling):
+        return (self.step.r.double() @ (coupling @ self.step.s).double()).item()
 
     def energy(self, quadratic, linear):
         return self.constant - self.factor * (2 * quadratic + 4 * linear)
 
     def objective(self, quadratic, linear, entropy):
-        """E + eps KL, entropy = sum plan * log plan."""
+        """E + eps KL, entropy = sum coupling * log coupling."""
         return self.energy(quadratic, linear) + self.eps * (entropy - self.independent)
 
     def of_identity(self):
@@ -104,48 +104,48 @@ class Problem:
         return max(0.0, value), -(self.a @ self.a.log()).item()
 
 
-def round_onto_marginals(plan, a, b, marginals):
-    """plan (n, m) becomes a coupling of a and b nearby (Altschuler, Weed, Rigollet, NeurIPS 2017, Algorithm 2).
+def round_onto_marginals(coupling, a, b, marginals):
+    """coupling (n, m) becomes a coupling of a and b nearby (Altschuler, Weed, Rigollet, NeurIPS 2017, Algorithm 2).
 
     Rows, then columns that weigh too much are scaled down; what is missing is added as a rank-one term. In place.
-    marginals(plan) gives row and column sums in float64.
+    marginals(coupling) gives row and column sums in float64.
     """
-    rows, _ = marginals(plan)
-    plan.mul_((a / rows).clamp_(max=1).to(plan.dtype)[:, None])
-    _, columns = marginals(plan)
-    plan.mul_((b / columns).clamp_(max=1).to(plan.dtype))
-    rows, columns = marginals(plan)
+    rows, _ = marginals(coupling)
+    coupling.mul_((a / rows).clamp_(max=1).to(coupling.dtype)[:, None])
+    _, columns = marginals(coupling)
+    coupling.mul_((b / columns).clamp_(max=1).to(coupling.dtype))
+    rows, columns = marginals(coupling)
     missing_rows, missing_columns = (a - rows).clamp_(min=0), (b - columns).clamp_(min=0)
     missing = missing_rows.sum().item()
     if missing > 0:
-        plan.addr_(missing_rows.to(plan.dtype), (missing_columns / missing).to(plan.dtype))
-    return plan
+        coupling.addr_(missing_rows.to(coupling.dtype), (missing_columns / missing).to(coupling.dtype))
+    return coupling
 
 
-def divergence(problem, plan, scratch):
-    """KL(plan | a b') of a coupling of a and b."""
-    logs = torch.log(plan, out=scratch).clamp_(min=-1000)  # 0 log 0 = 0
-    return problem.step.inner(plan, logs) - problem.independent
+def divergence(problem, coupling, scratch):
+    """KL(coupling | a b') of a coupling of a and b."""
+    logs = torch.log(coupling, out=scratch).clamp_(min=-1000)  # 0 log 0 = 0
+    return problem.step.inner(coupling, logs) - problem.independent
 
 
 class Run:
-    """One descent. Buffers: plan, reference (its share D1 R D2 - low(R)), x and y (gradients), the step's kernel."""
+    """One descent. Buffers: coupling, reference (its share D1 R D2 - low(R)), x and y (gradients), the kernel."""
 
-    def __init__(self, problem, plan, tolerance, max_iterations, diagonal=False):
+    def __init__(self, problem, coupling, tolerance, max_iterations, diagonal=False):
         self.diagonal = diagonal
-        self.problem, self.plan, self.tolerance, self.max_iterations = problem, plan, tolerance, max_iterations
+        self.problem, self.coupling, self.tolerance, self.max_iterations = problem, coupling, tolerance, max_iterations
         self.scale = 4 / problem.eps_rel
         self.iterations = self.exact_products = self.passes = 0
         self.error, self.change, self.converged = 0.0, math.inf, False
         self.moved, self.ratio, self.linear, self.entropy = 1.0, 0.0, 0.0, 0.0
-        self.noise = NOISE[plan.dtype] * (abs(problem.constant) + problem.eps)
-        self.x, self.y = torch.empty_like(plan), torch.empty_like(plan)
+        self.noise = NOISE[coupling.dtype] * (abs(problem.constant) + problem.eps)
+        self.x, self.y = torch.empty_like(coupling), torch.empty_like(coupling)
         self.stride, self.before, self.missed = 1.0, math.inf, 0.0
         for potential in (problem.step.f, problem.step.g):
             potential.zero_()
         self.low = problem.low is not None
         if self.low:
-            self.held = torch.zeros_like(plan)
+            self.held = torch.zeros_like(coupling)
 
     def descend(self):
         """Phases until an exact step moves, or would move, no more than the tolerance."""
@@ -172,7 +172,7 @@ class Run:
     def begin_short(self, stride):
         """Take steps of this share of a mirror step from the first on, all of them exact."""
         self.low, self.stride = False, stride
-        logs = torch.log(self.plan, out=self.y).clamp_(min=-1000)
+        logs = torch.log(self.coupling, out=self.y).clamp_(min=-1000)
         logs.div_(self.scale).sub_(torch.outer(self.problem.step.r, self.problem.step.s))
 
     def shorten(self, objective):
@@ -205,14 +205,14 @@ class Run:
         return gradient
 
     def exact_gradient(self):
-        """x = D1 plan D2, and what low(plan) misses of it; returns the objective at plan."""
-        self.problem.exact(self.plan, self.x)
+        """x = D1 coupling D2, and what low(coupling) misses of it; returns the objective at coupling."""
+        self.problem.exact(self.coupling, self.x)
         self.exact_products += 1
-        pairs = [(self.x, self.plan)]
+        pairs = [(self.x, self.coupling)]
         if self.low:
-            add_product(self.held.zero_(), *self.problem.low, self.plan)
+            add_product(self.held.zero_(), *self.problem.low, self.coupling)
             torch.sub(self.x, self.held, out=self.held)
-            pairs.append((self.held, self.plan))
+            pairs.append((self.held, self.coupling))
         quadratic, *held = self.problem.step.inners(*pairs)
         if held:
             self.held_inner = held[0]
@@ -222,7 +222,7 @@ class Run:
 
     def low_gradient(self, out):
         out.copy_(self.held)
-        return add_product(out, *self.problem.low, self.plan)
+        return add_product(out, *self.problem.low, self.coupling)
 
     def phase(self, gradient):
         """A step from `gradient`, then cheap ones, over-relaxed while the model's objective falls.
@@ -253,8 +253,8 @@ class Run:
         return self.moved * max(1.0, ratio / (1 - ratio))
 
     def step(self, gradient):
-        tolerance = min(LOOSEST, max(FINEST[self.plan.dtype], INNER_SHARE * self.moved))
-        done = self.problem.step(gradient, self.scale, self.plan, tolerance, INNER_MOST)
+        tolerance = min(LOOSEST, max(FINEST[self.coupling.dtype], INNER_SHARE * self.moved))
+        done = self.problem.step(gradient, self.scale, self.coupling, tolerance, INNER_MOST)
         before = self.moved
         self.error, passes, moved, self.linear, self.entropy = done
         self.moved = moved / self.stride
@@ -264,37 +264,37 @@ class Run:
         return self.moved
 
     def polish(self):
-        """A last step whose marginals are met to many digits: rounding the plan onto them then costs nothing."""
-        gradient = self.problem.exact(self.plan, self.x)
-        finest = FINEST[self.plan.dtype]
-        self.error, passes, *_ = self.problem.step(gradient, self.scale, self.plan, finest, POLISH_MOST)
+        """A last step whose marginals are met to many digits: rounding the coupling onto them then costs nothing."""
+        gradient = self.problem.exact(self.coupling, self.x)
+        finest = FINEST[self.coupling.dtype]
+        self.error, passes, *_ = self.problem.step(gradient, self.scale, self.coupling, finest, POLISH_MOST)
         self.exact_products += 1
         self.passes += passes
 
     def model_objective(self, gradient):
-        quadratic = sum(self.problem.step.inners((gradient, self.plan), (self.held, self.plan)))
+        quadratic = sum(self.problem.step.inners((gradient, self.coupling), (self.held, self.coupling)))
         return self.problem.objective(quadratic, self.linear, self.entropy)
 
     def result(self):
-        """(rounded plan, E, KL(plan | a b')); the plan's buffer is given away."""
+        """(rounded coupling, E, KL(coupling | a b')); the coupling's buffer is given away."""
         problem = self.problem
-        plan = round_onto_marginals(self.plan, problem.a, problem.b, problem.step.marginals)
-        value = problem.energy(self.final_quadratic(plan), problem.linear(plan))
-        kl = divergence(problem, plan, self.x)
+        coupling = round_onto_marginals(self.coupling, problem.a, problem.b, problem.step.marginals)
+        value = problem.energy(self.final_quadratic(coupling), problem.linear(coupling))
+        kl = divergence(problem, coupling, self.x)
         if not math.isfinite(value + kl):
             raise UserError(
-                f"the iterations left the range of {str(plan.dtype).removeprefix('torch.')} numbers; "
+                f"the iterations left the range of {str(coupling.dtype).removeprefix('torch.')} numbers; "
                 "give costs in float64, weights that are less unequal, or a larger eps"
             )
-        return plan, max(0.0, value), kl
+        return coupling, max(0.0, value), kl
 
-    def final_quadratic(self, plan):
+    def final_quadratic(self, coupling):
         """<D1 T D2, T>, by the model around the last exact product unless that is not exact enough.
 
         The model leaves out <D1 dT D2 - low(dT), dT>, of second order in dT, below the rounding of float32 products.
         """
         inner = self.problem.step.inner
-        if not self.low or plan.dtype == torch.float64 or not self.converged:
+        if not self.low or coupling.dtype == torch.float64 or not self.converged:
             self.exact_products += 1
-            return inner(self.problem.exact(plan, self.x), plan)
-        return inner(self.low_gradient(self.x), plan) + inner(self.held, plan) - self.held_inner
+            return inner(self.problem.exact(coupling, self.x), coupling)
+        return inner(self.low_gradient(self.x), coupling) + inner(self.held, coupling) - self.held_inner

@@ -28,14 +28,14 @@ class LowRankPlusShift:
         self.values = values - self.shift
 
 
-def add_product(out, left, right, plan):
-    """out += left @ plan @ right for LowRankPlusShift left (n, n), right (m, m) and plan, out (n, m); returns out.
+def add_product(out, left, right, coupling):
+    """out += left @ coupling @ right for LowRankPlusShift left (n, n), right (m, m); coupling, out (n, m). Returns out.
 
     (U w U' + c) T (V z V' + d) = [U w, T V z c] [(U' T V z) V' + d U' T, V']' + c d T.
     """
-    out.add_(plan, alpha=left.shift * right.shift)
-    columns = plan @ right.vectors
-    rows = left.vectors.T @ plan
+    out.add_(coupling, alpha=left.shift * right.shift)
+    columns = coupling @ right.vectors
+    rows = left.vectors.T @ coupling
     middle = (rows @ right.vectors) * right.values
     first = torch.cat([left.vectors * left.values, columns * (right.values * left.shift)], 1)
     second = torch.cat([middle @ right.vectors.T + right.shift * rows, right.vectors.T], 0)

@@ -42,20 +42,20 @@ LEAST_EPS_REL = 1e-9  # and float64 ones
 class EntropicResult:
     """What `entropic_gromov_wasserstein` found.
 
-    plan: (n, m) coupling, rounded onto the marginals, in the dtype computed in. value: E(plan) in squared units of the
-    costs; `gw` = sqrt(value). kl: KL(plan | a b'); objective = value + eps * kl. eps, eps_rel: as used.
+    coupling: (n, m), rounded onto the marginals, in the dtype computed in. value: E(coupling) in squared units of the
+    costs; `gw` = sqrt(value). kl: KL(coupling | a b'); objective = value + eps * kl. eps, eps_rel: as used.
     marginal_error: sum of absolute deviations of the column sums before rounding (rows were exact). change: sum of
     absolute differences that an exact step would still make (where cheap steps followed the last exact one, estimated
     from how the exact ones shrank). iterations: mirror steps; exact_products: full products D1 T D2; inner_iterations:
     visits of the Sinkhorn kernel; all three of all descents together. converged: change and marginal error fell below
-    the tolerance, the last disturbance of the plan led to nothing lower, and, of up to 192 points, no direction that
+    the tolerance, the last disturbance of it led to nothing lower, and, of up to 192 points, no direction that
     keeps the marginals has a second variation below -1e-3 eps (over sum X^2 / T along X; all directions of up to 256
     entries, Lanczos' iteration beyond): a minimum as far as that tells, not the global one. Where the clouds clearly
     match (see `entropic_gromov_wasserstein`) neither is looked at.
-    start: the name of the start that led to the plan.
+    start: the name of the start that led to the coupling.
     """
 
-    plan: torch.Tensor
+    coupling: torch.Tensor
     value: float
     kl: float
     objective: float
@@ -74,7 +74,7 @@ class EntropicResult:
         return math.sqrt(self.value)
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers but the plan."""
+        """All numbers but the coupling."""
         names = "value gw kl objective eps eps_rel marginal_error change iterations exact_products inner_iterations"
         return {name: getattr(self, name) for name in [*names.split(), "converged", "start"]}
 
@@ -114,9 +114,9 @@ def entropic_gromov_wasserstein(
     promises the global minimum.
     tolerance: on what an exact step would still move, sum |T' - T|. max_iterations: mirror steps of one descent. rank:
     of the cheap products, up to a quarter of the points; 0 = exact products throughout, the default up to 192 points.
-    Nothing is random; scaling the costs (with eps) or shifting them changes no plan, renaming points or swapping the
+    Nothing is random; scaling the costs (with eps) or shifting them changes no coupling, renaming points or swapping
     sides no objective, but for rounding and for ties. On a GPU float32 products are true
-    float32 whatever torch's TF32 switch says, and the plan stays there; p, q and a coupling to start from may lie on
+    float32 whatever torch's TF32 switch says, and the coupling stays there; p, q and one to start from may lie on
     the CPU. Raises UserError naming the argument and its first bad index.
     """
     threads = thread_count(threads)
@@ -156,7 +156,7 @@ def _solve(c1, c2, a, b, eps, eps_rel, start, tolerance, max_iterations, rank, t
     end = search.solve(named_starts(problem, start))
     value, objective, eps = _in_units(exponent, end.value, end.objective, eps)
     return EntropicResult(
-        end.plan, value, end.kl, objective, eps, problem.eps_rel, end.error, end.change, search.iterations,
+        end.coupling, value, end.kl, objective, eps, problem.eps_rel, end.error, end.change, search.iterations,
         search.exact_products, search.passes, end.converged, end.start,
     )  # fmt: skip
 
@@ -180,8 +180,8 @@ def _product(one, two, a, b, dtype, eps, eps_rel, exponent):
     """The product coupling: of least entropy where all are equal, and all there is to find at a very large eps."""
     value = (one.mean - two.mean) ** 2 + 2 * (one.eccentricity + two.eccentricity) + one.spread**2 + two.spread**2
     value, eps = _in_units(exponent, value, eps)
-    plan = torch.outer(a, b).to(dtype)
-    return EntropicResult(plan, value, 0.0, value, eps, eps_rel, 0.0, 0.0, 0, 0, 0, True, "product")
+    coupling = torch.outer(a, b).to(dtype)
+    return EntropicResult(coupling, value, 0.0, value, eps, eps_rel, 0.0, 0.0, 0, 0, 0, True, "product")
 
 
 def _in_units(exponent, *numbers):

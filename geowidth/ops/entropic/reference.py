@@ -6,23 +6,23 @@ from geowidth.ops.gromov.reference import energy_reference, gromov_gradient_refe
 from geowidth.ops.transport.reference import sinkhorn_reference
 
 
-def entropic_step_reference(c1, c2, plan, eps, a, b, iterations=2000, tolerance=1e-13):
-    """The mirror step from `plan`: Sinkhorn's iterations in the log domain on the linearised cost."""
-    return sinkhorn_reference(gromov_gradient_reference(c1, c2, plan), eps, a, b, iterations, tolerance)
+def entropic_step_reference(c1, c2, coupling, eps, a, b, iterations=2000, tolerance=1e-13):
+    """The mirror step from `coupling`: Sinkhorn's iterations in the log domain on the linearised cost."""
+    return sinkhorn_reference(gromov_gradient_reference(c1, c2, coupling), eps, a, b, iterations, tolerance)
 
 
-def entropic_gromov_reference(c1, c2, eps, a, b, plan, steps=500, tolerance=1e-10):
-    """Projected gradient descent in the KL geometry from `plan` until a step moves less than the tolerance."""
+def entropic_gromov_reference(c1, c2, eps, a, b, coupling, steps=500, tolerance=1e-10):
+    """Projected gradient descent in the KL geometry from `coupling` until a step moves less than the tolerance."""
     for _ in range(steps):
-        new = entropic_step_reference(c1, c2, plan, eps, a, b)
-        change = (new - plan).abs().sum().item()
-        plan = new
+        new = entropic_step_reference(c1, c2, coupling, eps, a, b)
+        change = (new - coupling).abs().sum().item()
+        coupling = new
         if change < tolerance:
             break
-    return plan
+    return coupling
 
 
-def entropic_objective_reference(c1, c2, plan, eps, a, b):
+def entropic_objective_reference(c1, c2, coupling, eps, a, b):
     """E(T) + eps KL(T | a b')."""
-    ratio = plan.double() / torch.outer(a, b)
-    return energy_reference(c1, c2, plan) + eps * torch.special.xlogy(plan.double(), ratio).sum().item()
+    ratio = coupling.double() / torch.outer(a, b)
+    return energy_reference(c1, c2, coupling) + eps * torch.special.xlogy(coupling.double(), ratio).sum().item()

@@ -42,9 +42,9 @@ GAIN = 3e-5  # of an objective: less is what descents to one minimum differ by
 
 @dataclass(frozen=True)
 class Descent:
-    """Where a descent ended: rounded plan, E, KL(plan | a b'), objective, and how it stopped."""
+    """Where a descent ended: rounded coupling, E, KL(coupling | a b'), objective, and how it stopped."""
 
-    plan: torch.Tensor
+    coupling: torch.Tensor
     value: float
     kl: float
     objective: float
@@ -57,7 +57,7 @@ class Descent:
 class Search:
     """The descents of one call.
 
-    lowest: the best end so far; begun: ((objective, E, KL), name, plan or None) of the starts; iterations,
+    lowest: the best end so far; begun: ((objective, E, KL), name, coupling or None) of the starts; iterations,
     exact_products, passes: of all descents.
     """
 
@@ -75,12 +75,12 @@ class Search:
         return Disturbance(self.problem)
 
     def solve(self, starts):
-        """The best Descent from `starts`, (name, plan or None) pairs as of starts.named_starts."""
-        for name, plan in starts:
+        """The best Descent from `starts`, (name, coupling or None) pairs as of starts.named_starts."""
+        for name, given in starts:
             if name == "auto":
                 self.automatic()
             else:
-                self.start(name, plan)
+                self.start(name, given)
         if not self.well_matched():
             reheated = any(name == "auto" for name, _ in starts)
             self.settle(self.reheated if reheated else ())
@@ -96,26 +96,26 @@ class Search:
         for name in entropic_starts.STARTS[1:]:
             self.start(name)
 
-    def start(self, name, plan=None):
-        """Descend from a named start or, named "plan", from one that was given."""
+    def start(self, name, given=None):
+        """Descend from a named start or, named "given", from one that was."""
         problem = self.problem
         if name == "annealed":
             self.begun.append(((problem.constant, problem.constant, 0.0), "product", None))
             for factor in self.cooling:
                 self.offer(self.cooled(entropic_starts.product(problem), name, HOTTEST * problem.factor, factor))
         else:
-            coupling = self.coupling(name, plan)
-            self.begun.append((self.objective_at(name, coupling), name, plan))
+            coupling = self.coupling(name, given)
+            self.begun.append((self.objective_at(name, coupling), name, given))
             self.offer(self.descend(coupling, name))
 
-    def coupling(self, name, plan=None):
+    def coupling(self, name, given=None):
         """A start's coupling, in memory of its own."""
         problem = self.problem
         if name == "third_bound":
-            plan = entropic_starts.third_bound(problem, *self.costs, self.exponent)
-        elif name != "plan":
-            plan = getattr(entropic_starts, name)(problem)
-        return plan.to(problem.dtype, copy=True, memory_format=torch.contiguous_format)
+            given = entropic_starts.third_bound(problem, *self.costs, self.exponent)
+        elif name != "given":
+            given = getattr(entropic_starts, name)(problem)
+        return given.to(problem.dtype, copy=True, memory_format=torch.contiguous_format)
 
     def objective_at(self, name, coupling):
         """(objective, E, KL) of a start itself."""
@@ -131,29 +131,31 @@ class Search:
     def stay(self):
         """Keep the lowest start itself where it is lower than all ends; True where it is."""
         problem = self.problem
-        (objective, value, kl), name, plan = min(self.begun, key=lambda start: start[0])
+        (objective, value, kl), name, given = min(self.begun, key=lambda start: start[0])
         noise = NOISE[problem.dtype] * (abs(problem.constant) + problem.eps)
         if objective >= self.lowest.objective - noise:
             return False
-        plan, error, change = self.still_moves(self.coupling(name, plan))
+        coupling, error, change = self.still_moves(self.coupling(name, given))
         converged = max(change, error) <= self.tolerance
-        self.lowest = Descent(plan, value, kl, objective, error, change, converged, name)
-        for stride in SHORT if max(plan.shape) <= SMALL else ():
-            self.offer(self.descend(plan.clone(), name, stride))
+        self.lowest = Descent(coupling, value, kl, objective, error, change, converged, name)
+        for stride in SHORT if max(coupling.shape) <= SMALL else ():
+            self.offer(self.descend(coupling.clone(), name, stride))
         return True
 
-    def still_moves(self, plan):
-        """(plan, rounded; marginal error and sum of moves of an exact step from there)."""
+    def still_moves(self, coupling):
+        """(coupling, rounded; marginal error and sum of moves of an exact step from there)."""
         problem = self.problem
         step = problem.step
-        plan = round_onto_marginals(plan, problem.a, problem.b, step.marginals)
+        coupling = round_onto_marginals(coupling, problem.a, problem.b, step.marginals)
         step.f.zero_(), step.g.zero_()
-        gradient = problem.exact(plan, torch.empty_like(plan))
-        error, passes, change, *_ = step(gradient, 4 / problem.eps_rel, plan.clone(), FINEST[plan.dtype], INNER_MOST)
+        gradient = problem.exact(coupling, torch.empty_like(coupling))
+        error, passes, change, *_ = step(
+            gradient, 4 / problem.eps_rel, coupling.clone(), FINEST[coupling.dtype], INNER_MOST
+        )
         self.iterations += 1
         self.exact_products += 1
         self.passes += passes
-        return plan, error, change
+        return coupling, error, change
 
     def offer(self, descent):
         """Keep a descent if it is lower, by any amount where it alone converged; True if it is."""
@@ -165,21 +167,21 @@ class Search:
             self.lowest = descent
         return better
 
-    def descend(self, plan, name, stride=1.0):
-        run = self._run(self.problem, plan, self.tolerance, self.max_iterations, name == "identity", True, stride)
-        plan, value, kl = run.ended
+    def descend(self, coupling, name, stride=1.0):
+        run = self._run(self.problem, coupling, self.tolerance, self.max_iterations, name == "identity", True, stride)
+        coupling, value, kl = run.ended
         objective = value + self.problem.eps * kl
-        return Descent(plan, value, kl, objective, run.error, run.change, run.converged, name)
+        return Descent(coupling, value, kl, objective, run.error, run.change, run.converged, name)
 
-    def cooled(self, plan, name, eps, factor):
-        """Descend from `plan` at eps, at smaller ones and at the problem's, disturbed before each."""
+    def cooled(self, coupling, name, eps, factor):
+        """Descend from `coupling` at eps, at smaller ones and at the problem's, disturbed before each."""
         target, (tolerance, most) = self.problem.eps, COARSE
         if eps > target:
             factor = min(factor, (target / eps) ** (1 / LEVELS))
         while eps > target * (1 + 1e-9):
-            run = self._run(self.problem.at(eps), self.disturbed(plan), tolerance, min(most, self.max_iterations))
-            plan, eps = run.plan, eps * factor
-        return self.descend(self.disturbed(plan), name)
+            run = self._run(self.problem.at(eps), self.disturbed(coupling), tolerance, min(most, self.max_iterations))
+            coupling, eps = run.coupling, eps * factor
+        return self.descend(self.disturbed(coupling), name)
 
     def settle(self, heats):
         """Go on from the lowest end until nothing lower is found."""
@@ -193,7 +195,7 @@ class Search:
         lower = False
         for heat in (1.0, *heats):
             end = self.lowest
-            lower |= self.offer(self.cooled(end.plan, end.start, heat * self.problem.eps, COOLING[0]))
+            lower |= self.offer(self.cooled(end.coupling, end.start, heat * self.problem.eps, COOLING[0]))
         return lower
 
     def off_saddle(self):
@@ -202,14 +204,18 @@ class Search:
         A saddle that holds is not converged. Ends of more than descent.SMALL points are not looked at.
         """
         end = self.lowest
-        if not end.converged or max(end.plan.shape) > SMALL:
+        if not end.converged or max(end.coupling.shape) > SMALL:
             return False
-        curvature, direction = Curvature(self.problem, end.plan).least(self.disturbed(torch.ones_like(end.plan)).log())
+        curvature, direction = Curvature(self.problem, end.coupling).least(
+            self.disturbed(torch.ones_like(end.coupling)).log()
+        )
         if curvature >= SADDLE:
             return False
         for size in ALONG:
-            ends = [self.descend((end.plan + s * direction).to(end.plan.dtype), end.start) for s in (size, -size)]
-            ends.append(self.cooled(end.plan, end.start, self.problem.eps, COOLING[0]))
+            ends = [
+                self.descend((end.coupling + s * direction).to(end.coupling.dtype), end.start) for s in (size, -size)
+            ]
+            ends.append(self.cooled(end.coupling, end.start, self.problem.eps, COOLING[0]))
             if lower := [other for other in ends if other.objective < end.objective]:
                 self.lowest = min(lower, key=lambda other: (not other.converged, other.objective))
                 return True
@@ -228,13 +234,13 @@ class Search:
             and end.objective <= problem.constant  # of the product coupling
         )
 
-    def _run(self, problem, plan, tolerance, most, diagonal=False, last=False, stride=1.0):
-        run = Run(problem, plan, tolerance, most, diagonal)
+    def _run(self, problem, coupling, tolerance, most, diagonal=False, last=False, stride=1.0):
+        run = Run(problem, coupling, tolerance, most, diagonal)
         if stride < 1:
             run.begin_short(stride)
         run.descend()
         if last:
-            if max(plan.shape) < WELL_MATCHED["points"] or problem.eps_rel < WELL_MATCHED["eps_rel"]:
+            if max(coupling.shape) < WELL_MATCHED["points"] or problem.eps_rel < WELL_MATCHED["eps_rel"]:
                 run.polish()  # rounding onto the marginals would show in the objective
             run.ended = run.result()
         self.iterations += run.iterations

@@ -20,11 +20,11 @@ def is_matching(a, b):
 
 
 def named_starts(problem, start):
-    """[(name, None) or ("plan", coupling)] of what a caller gave as `start`; "auto" stays a name."""
+    """[(name, None) or ("given", coupling)] of what a caller gave as `start`; "auto" stays a name."""
     found = []
     for one in _each(start):
         if not isinstance(one, str):
-            found.append(("plan", _given(problem, one)))
+            found.append(("given", _given(problem, one)))
             continue
         if choose("start", one, ("auto", *STARTS)) == "identity" and not is_matching(problem.a, problem.b):
             raise UserError("start 'identity' needs equal numbers of points and equal weights p and q; use 'product'")
@@ -47,19 +47,19 @@ def _axes(value):
     return getattr(value, "ndim", 0)
 
 
-def _given(problem, plan):
-    plan = numbers_on("start", plan, problem.a.device)  # rounded in place below: never the caller's own
+def _given(problem, coupling):
+    coupling = numbers_on("start", coupling, problem.a.device)  # rounded in place below: never the caller's own
     shape = len(problem.a), len(problem.b)
-    if tuple(plan.shape) != shape:
-        raise UserError(f"start has shape {tuple(plan.shape)}; a coupling of shape {shape} is needed")
-    bad = torch.nonzero(~(torch.isfinite(plan) & (plan >= 0)))
+    if tuple(coupling.shape) != shape:
+        raise UserError(f"start has shape {tuple(coupling.shape)}; a coupling of shape {shape} is needed")
+    bad = torch.nonzero(~(torch.isfinite(coupling) & (coupling >= 0)))
     if len(bad):
         i, j = bad[0].tolist()
-        raise UserError(f"start[{i}, {j}] is {plan[i, j].item():g}; a coupling has finite entries of at least 0")
-    error = (plan.sum(1) - problem.a).abs().sum() + (plan.sum(0) - problem.b).abs().sum()
+        raise UserError(f"start[{i}, {j}] is {coupling[i, j].item():g}; a coupling has finite entries of at least 0")
+    error = (coupling.sum(1) - problem.a).abs().sum() + (coupling.sum(0) - problem.b).abs().sum()
     if error > 1e-2:
         raise UserError(f"start's row and column sums miss the weights p and q by {error.item():.3g} in all")
-    return round_onto_marginals(plan, problem.a, problem.b, lambda p: (p.sum(1), p.sum(0)))
+    return round_onto_marginals(coupling, problem.a, problem.b, lambda p: (p.sum(1), p.sum(0)))
 
 
 def identity(problem):
@@ -80,11 +80,11 @@ def third_bound(problem, c1, c2, exponent):
     levels = (torch.arange(count, dtype=torch.float64, device=c1.device) + 0.5) / count
     one, two = (_quantiles(c, w, levels, exponent) for c, w in ((c1, problem.a), (c2, problem.b)))
     cost = one.square().sum(1)[:, None] + two.square().sum(1) - 2 * (one @ two.T)
-    step, plan = problem.step, torch.zeros_like(problem.step.kernel)
+    step, coupling = problem.step, torch.zeros_like(problem.step.kernel)
     logs = (cost.neg_() / (count * problem.eps)).to(problem.dtype) - torch.outer(step.r, step.s)
     step.f.zero_(), step.g.zero_()
-    step(logs.contiguous(), 1.0, plan, 1e-4, 1000)
-    return plan
+    step(logs.contiguous(), 1.0, coupling, 1e-4, 1000)
+    return coupling
 
 
 def _quantiles(c, weights, levels, exponent):
@@ -96,7 +96,7 @@ def _quantiles(c, weights, levels, exponent):
 
 
 class Disturbance:
-    """Multiplies a plan's entries with noise that follows the points where they are renamed or the sides swapped.
+    """Multiplies a coupling's entries with noise that follows the points where they are renamed or the sides swapped.
 
     Drawn from a generator of its own on the CPU. Row and column of a point's noise are its rank by how far its row of
     the centred costs is from 0; sides are ordered by size and spread. Points of equal rows are told apart by index.
@@ -108,11 +108,11 @@ class Disturbance:
         self.transposed = sizes[0] > sizes[1]
         self.draws = 0
 
-    def __call__(self, plan):
-        """The plan with noise of its own in every call; no longer quite a coupling, which a descent mends."""
-        shape = sorted(plan.shape)
+    def __call__(self, coupling):
+        """The coupling with noise of its own in every call; no longer quite a coupling, which a descent mends."""
+        shape = sorted(coupling.shape)
         generator = torch.Generator().manual_seed(self.draws)
         self.draws += 1
         noise = torch.randn(*shape, generator=generator, dtype=torch.float64).mul_(DISTURBANCE).exp_()
-        noise = (noise.T if self.transposed else noise).to(plan.device, plan.dtype)
-        return plan * noise[self.places[0]][:, self.places[1]]
+        noise = (noise.T if self.transposed else noise).to(coupling.device, coupling.dtype)
+        return coupling * noise[self.places[0]][:, self.places[1]]

@@ -29,10 +29,11 @@ SMALLEST, LARGEST = 1e-300, 1e300  # beyond, eps or 1 / eps comes near the end o
 
 @dataclass(frozen=True)
 class SinkhornResult:
-    """plan (n, m) = exp((row_potential_i + column_potential_j - cost_ij) / eps), its cost <cost, plan>, the sum of
-    absolute deviations of its column sums (rows are exact), visits of the kernel, and whether the tolerance was met."""
+    """coupling (n, m) = exp((row_potential_i + column_potential_j - cost_ij) / eps), its cost <cost, coupling>, the sum
+    of absolute deviations of its column sums (rows are exact), visits of the kernel, and whether the tolerance was
+    met."""
 
-    plan: torch.Tensor
+    coupling: torch.Tensor
     cost: float
     row_potential: torch.Tensor
     column_potential: torch.Tensor
@@ -54,9 +55,10 @@ def sinkhorn(
 ) -> SinkhornResult:
     """Entropic optimal transport for cost (n, m), torch or numpy: a SinkhornResult, its tensors on the cost's device.
 
-    Computed in float64; the plan comes back in the cost's dtype (float32 or float64). a (n,), b (m,): positive weights,
-    default uniform. A constant added to the cost, or to a row or a column of it, changes no plan. eps must be at least
-    1e-12 of the cost's range (row and column minima taken off). Raises UserError naming the argument and bad index.
+    Computed in float64; the coupling comes back in the cost's dtype (float32 or float64). a (n,), b (m,): positive
+    weights, default uniform. A constant added to the cost, or to a row or a column of it, changes no coupling. eps must
+    be at least 1e-12 of the cost's range (row and column minima taken off). Raises UserError naming the argument and
+    bad index.
     """
     threads, eps = thread_count(threads), positive("eps", eps)
     tolerance = positive("tolerance", tolerance)
@@ -80,14 +82,14 @@ def sinkhorn(
     if not SMALLEST <= eps <= LARGEST:
         raise UserError(f"eps is {eps:g}; allowed: {SMALLEST:g} to {LARGEST:g}: scale cost and eps alike")
     step = chosen.run(torch.zeros_like(a), torch.zeros_like(b), a, b, threads)
-    plan = torch.zeros_like(reduced)
-    error, passes, *_ = step(reduced.neg_(), 1 / eps, plan, tolerance, max_iterations)
-    total = (cost.double() * plan).sum().item()
-    plan = plan if cost.dtype == torch.float64 else plan.float()
+    coupling = torch.zeros_like(reduced)
+    error, passes, *_ = step(reduced.neg_(), 1 / eps, coupling, tolerance, max_iterations)
+    total = (cost.double() * coupling).sum().item()
+    coupling = coupling if cost.dtype == torch.float64 else coupling.float()
     potentials = eps * step.f + rows, eps * step.g + columns
     if not (math.isfinite(total) and all(bool(torch.isfinite(x).all()) for x in potentials)):
         raise UserError("the iterations left the range of float64; weights less unequal or a larger eps are needed")
-    return SinkhornResult(plan, total, *potentials, error, passes, error <= tolerance)
+    return SinkhornResult(coupling, total, *potentials, error, passes, error <= tolerance)
 
 
 SINKHORN = Operation(

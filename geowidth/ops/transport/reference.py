@@ -4,13 +4,13 @@ import torch
 
 
 def sinkhorn_reference(cost, eps, a, b, iterations=2000, tolerance=1e-13):
-    """The plan (n, m) of cost (n, m), eps and weights a (n,), b (m,), all float64: iterations in the log domain."""
+    """The coupling (n, m) of cost (n, m), eps and weights a (n,), b (m,), all float64: iterations in the log domain."""
     logs = -cost / eps
     f, g = torch.zeros_like(a), torch.zeros_like(b)
     for _ in range(iterations):
         f = a.log() - torch.logsumexp(logs + g, 1)
         g = b.log() - torch.logsumexp(logs + f[:, None], 0)
-        plan = (logs + f[:, None] + g).exp()
-        if (plan.sum(1) - a).abs().sum() < tolerance:
+        coupling = (logs + f[:, None] + g).exp()
+        if (coupling.sum(1) - a).abs().sum() < tolerance:
             break
-    return plan
+    return coupling

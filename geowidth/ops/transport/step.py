@@ -26,6 +26,6 @@ class Step:
         """[sum_ij x_ij y_ij for x, y in pairs]."""
         return [self.inner(x, y) for x, y in pairs]
 
-    def marginals(self, plan):
-        """Row sums (n,) and column sums (m,) of plan (n, m) in float64."""
-        return plan.sum(1, dtype=torch.float64), plan.sum(0, dtype=torch.float64)
+    def marginals(self, coupling):
+        """Row sums (n,) and column sums (m,) of coupling (n, m) in float64."""
+        return coupling.sum(1, dtype=torch.float64), coupling.sum(0, dtype=torch.float64)

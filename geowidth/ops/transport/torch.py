@@ -18,7 +18,7 @@ class TorchStep(Step):
         self.f, self.g = torch.zeros_like(a), torch.zeros_like(b)
         self.kernel = a.new_empty(len(a), len(b))
 
-    def __call__(self, x, scale, plan, tolerance, most):
+    def __call__(self, x, scale, coupling, tolerance, most):
         entries = scale * (x + torch.outer(self.r, self.s))
         log_a, log_b = self.a.log(), self.b.log()
         error, passes, least, last = math.inf, 0, math.inf, 0
@@ -28,7 +28,7 @@ class TorchStep(Step):
             error = ((columns + self.g).exp() - self.b).abs().sum().item()
             passes += 1
             least, last = (error, passes) if error < least else (least, last)
-            stalled = least <= ROUNDING[plan.dtype] and passes - last >= PATIENCE
+            stalled = least <= ROUNDING[coupling.dtype] and passes - last >= PATIENCE
             if error <= tolerance or stalled:
                 break
             self.g = log_b - columns
@@ -37,10 +37,10 @@ class TorchStep(Step):
             error = ((entries + self.f[:, None] + self.g).exp().sum(0) - self.b).abs().sum().item()
         logs = entries + self.f[:, None] + self.g
         new = logs.exp()
-        change = (new - plan).abs().sum().item()
-        plan.copy_(new)
-        linear = (self.r @ (plan @ self.s)).item()
-        return error, passes, change, linear, scale * (self.inner(x, plan) + linear) + potentials(self)
+        change = (new - coupling).abs().sum().item()
+        coupling.copy_(new)
+        linear = (self.r @ (coupling @ self.s)).item()
+        return error, passes, change, linear, scale * (self.inner(x, coupling) + linear) + potentials(self)
 
     def inner(self, x, y):
         return torch.sum(x * y, dtype=torch.float64).item()

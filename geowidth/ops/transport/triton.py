@@ -32,16 +32,16 @@ class TritonStep(Step):
         self.kernel = self.buffers.k
         self.turns = TURNS // 2
 
-    def __call__(self, x, scale, plan, tolerance, most):
-        """Overwrites `plan` (n, m) with the coupling.
+    def __call__(self, x, scale, coupling, tolerance, most):
+        """Overwrites `coupling` (n, m) with the coupling.
 
-        Returns (marginal error, passes, sum |plan - plan before|, r' plan s, sum plan * log plan).
+        Returns (marginal error, passes, sum |coupling - coupling before|, r' coupling s, sum coupling * log coupling).
         """
         x = x.contiguous()
         with cuda_support.on_device(x):
             factor = x.new_full((1,), scale * math.log2(math.e), dtype=torch.float64)
             error, passes = self._solve(x, factor, tolerance, most)
-            sums = self.buffers.plan(x, self.r, self.s, plan)
+            sums = self.buffers.plan(x, self.r, self.s, coupling)
             self.f.add_(self.buffers.u, alpha=math.log(2))
             self.g.add_(self.buffers.v, alpha=math.log(2))
             self.buffers.v_next.zero_()
