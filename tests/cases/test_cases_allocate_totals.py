@@ -8,7 +8,7 @@ from work_profiles import make_profile
 from geowidth import cli, records
 from geowidth.allocate import Schedule, allocate, linear_cost, schedule_names
 from geowidth.allocate.schedules import BUILT_IN, CONTROLS
-from geowidth.diagnose.calibration import KIND, SCHEMA, Calibration
+from geowidth.artifacts.calibration import KIND, SCHEMA, Calibration
 from geowidth.errors import UserError
 from geowidth.models.ffn import FeedForward
 
