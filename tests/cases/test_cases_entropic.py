@@ -11,7 +11,7 @@ import torch
 from geowidth import cli
 from geowidth.errors import UserError
 from geowidth.ops.entropic.curvature import Curvature
-from geowidth.ops.entropic.descent import Problem, Side, round_onto_marginals
+from geowidth.ops.entropic.descent import EntropicProblem, Side, round_onto_marginals
 from geowidth.ops.entropic.operation import entropic_gromov_wasserstein
 from geowidth.ops.entropic.reference import entropic_objective_reference
 from geowidth.ops.gromov.reference import energy_reference
@@ -188,7 +188,7 @@ def test_H3_least_curvature_agrees_with_the_dense_second_variation():
     random = np.random.default_rng(0)
     c1, c2 = (distances(random.standard_normal((n, 2))) for n in (19, 17))
     a, b = (torch.from_numpy(random.dirichlet(np.full(n, 3.0))) for n in (19, 17))
-    problem = Problem(Side(c1, a), Side(c2, b), a, b, 0.3, torch.float64, TorchStep, 1)
+    problem = EntropicProblem(Side(c1, a), Side(c2, b), a, b, 0.3, torch.float64, TorchStep, 1)
     noise = torch.from_numpy(random.standard_normal((19, 17)))
     for plan in (torch.outer(a, b), entropic_gromov_wasserstein(c1, c2, eps=0.3, p=a, q=b).coupling):
         least, direction = Curvature(problem, plan).least(noise)

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from geowidth import _native
 from geowidth.errors import UserError
-from geowidth.ops.gromov.descent import Problem
+from geowidth.ops.gromov.descent import GromovProblem
 from geowidth.ops.gromov.operation import gromov_wasserstein
 from geowidth.ops.gromov.torch import TorchKernels
 from geowidth.ops.linear_assignment.operation import assignment
@@ -42,7 +42,10 @@ def test_bilinear_form_of_the_product_coupling():
     g = np.random.default_rng(0)
     for n in (3, 4, 6):
         a, b = strong_row_means(g, n), strong_row_means(g, n)
-        problem, column = Problem(torch.tensor(a), torch.tensor(b), TorchKernels(1)), torch.tensor(g.permutation(n))
+        problem, column = (
+            GromovProblem(torch.tensor(a), torch.tensor(b), TorchKernels(1)),
+            torch.tensor(g.permutation(n)),
+        )
         squares = (a[:, None, :, None] - b[None, :, None, :]) ** 2
         permutation, product = np.eye(n)[column.numpy()] / n, np.full((n, n), 1 / n**2)
         expected = np.einsum("ijkl,ij,kl->", squares, product, permutation)

@@ -51,7 +51,7 @@ class Side:
         self.d = d
 
 
-class Problem:
+class EntropicProblem:
     """Both sides in the dtype of the iterations, scaled: E = constant - factor * (2 <D1 T D2, T> + 4 m1' T m2)."""
 
     def __init__(self, one, two, a, b, eps, dtype, step, threads):

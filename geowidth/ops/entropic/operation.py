@@ -19,7 +19,7 @@ from geowidth.inputs import ArrayLike
 from geowidth.ops import cuda_support, triton_support
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.costs import cost_pair, weights
-from geowidth.ops.entropic.descent import RANK, SMALL, Problem, Side
+from geowidth.ops.entropic.descent import RANK, SMALL, EntropicProblem, Side
 from geowidth.ops.entropic.reference import entropic_gromov_reference
 from geowidth.ops.entropic.search import Search
 from geowidth.ops.entropic.starts import named_starts
@@ -146,7 +146,7 @@ def _solve(c1, c2, a, b, eps, eps_rel, start, tolerance, max_iterations, rank, t
             "(gromov_wasserstein solves the problem without entropy)"
         )
     single = relative >= DOUBLE_BELOW and min(a.min().item(), b.min().item()) >= DOUBLE_WEIGHTS_BELOW
-    problem = Problem(one, two, a, b, eps, c1.dtype if single else torch.float64, step, threads)
+    problem = EntropicProblem(one, two, a, b, eps, c1.dtype if single else torch.float64, step, threads)
     del one, two
     if rank is None:
         rank = 0 if max(len(a), len(b)) <= SMALL else RANK

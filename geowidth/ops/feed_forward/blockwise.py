@@ -81,7 +81,7 @@ def first_rows(block):
 
 
 def project(wide, x, g, u, scratch):
-    """g, u = x gate^T, x up^T (with biases), rounded to their dtype. wide: a Problem with weights in product_dtype."""
+    """g, u = x gate^T, x up^T (with biases), rounded to their dtype. wide: its weights are in product_dtype."""
     if scratch is None:
         if g is not None:
             linear(x, wide.gate, wide.gate_bias, g)

@@ -26,7 +26,7 @@ from geowidth.ops.activation.native import SCALARS, NativeElementwise
 from geowidth.ops.activation.torch import TorchElementwise
 from geowidth.ops.backend import Backend, Operation, why_not_native
 from geowidth.ops.feed_forward.blockwise import Blockwise, rows_per_block
-from geowidth.ops.feed_forward.problem import Needs, Problem, gradient_rows, padded
+from geowidth.ops.feed_forward.problem import FeedForwardProblem, Needs, gradient_rows, padded
 from geowidth.ops.feed_forward.reference import ffn_plain, ffn_reference
 from geowidth.ops.products import float32_products, product_dtype
 
@@ -78,7 +78,7 @@ def _run_forward(
     x, gate, up, down, gate_bias, up_bias, down_bias, activation, keep, recompute, backend, input_precision
 ):  # fmt: skip
     function = activation_function(activation, gate is not None)
-    problem = Problem(x, gate, up, down, gate_bias, up_bias, down_bias, function, input_precision)
+    problem = FeedForwardProblem(x, gate, up, down, gate_bias, up_bias, down_bias, function, input_precision)
     with _without_autocast(x.device.type):
         return _choose(x, backend).forward(problem, keep and not recompute)
 
@@ -87,7 +87,7 @@ def _run_backward(
     grad_y, x, gate, up, down, gate_bias, up_bias, g, u, activation, needs, backend, input_precision
 ):  # fmt: skip
     function = activation_function(activation, gate is not None)
-    problem = Problem(x, gate, up, down, gate_bias, up_bias, None, function, input_precision)
+    problem = FeedForwardProblem(x, gate, up, down, gate_bias, up_bias, None, function, input_precision)
     with _without_autocast(x.device.type):
         return _choose(x, backend).backward(problem, grad_y, g, u, Needs(*needs))
 
@@ -338,7 +338,7 @@ def explain(
 
         return tiles.explain(dimension, tokens, width, chip=chip, bits=dtype.itemsize * 8)
     empty = torch.empty(tokens, dimension, dtype=dtype, device="meta")
-    problem = Problem(empty, None, empty, empty, None, None, None, None)
+    problem = FeedForwardProblem(empty, None, empty, empty, None, None, None, None)
     product = product_dtype(empty, "cpu")
     rows = rows_per_block(problem, "cpu")
     elementwise = "plain torch" if why_not_native() else "the native activation kernels"

@@ -8,7 +8,7 @@ import torch
 from geowidth.ops.activation.functions import ActivationFunction
 
 
-class Problem(NamedTuple):
+class FeedForwardProblem(NamedTuple):
     """Inputs of one layer. x (tokens, d); gate, up, down (width, d), gate None when ungated; biases or None."""
 
     x: torch.Tensor
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
             ready = [t if t is None or t.is_contiguous() else t.contiguous() for t in self[:7]]
         else:
             ready = [self.x.contiguous(), *(None if t is None else t.to(dtype).contiguous() for t in self[1:7])]
-        return Problem._make([*ready, *self[7:]])
+        return FeedForwardProblem._make([*ready, *self[7:]])
 
 
 @dataclass(frozen=True)

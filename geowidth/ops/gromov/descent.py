@@ -22,7 +22,7 @@ PLAIN_STEPS = 30
 WELL_MATCHED = {"points": 64, "of_product": 0.2, "of_identity": 0.9, "moved": 0.5}
 
 
-class Problem:
+class GromovProblem:
     """Two centred cost matrices and what is derived from them, for one run."""
 
     def __init__(self, c1, c2, kernels):
@@ -83,7 +83,7 @@ class Problem:
 
 def solve(c1, c2, tolerance, starts, max_iterations, swaps, kernels):
     """The fields of a GromovResult, as a dict. Arguments as of `gromov_wasserstein`, checked."""
-    problem = Problem(c1, c2, kernels)
+    problem = GromovProblem(c1, c2, kernels)
     runs: list[Any] = []
     for start in STARTS if starts == "auto" else starts:
         if starts == "auto" and runs and _well_matched(problem, runs[0]):
