@@ -22,16 +22,16 @@ _MOST_FLOORS = 1024
 _MOST_GROUPED = 4096  # layers whose groups are compared pair by pair: 8 n^2 bytes
 
 
-def round_distinct(objective, cost, budget, floor, cap, step, limit, tied=None, near=None):
+def round_distinct(objective, cost, budget, floor, cap, step, limit, tied=None):
     """`round_widths` with at most `limit` different widths among the layers."""
-    free = round_widths(objective, cost, budget, floor, cap, step, tied, near)
+    free = round_widths(objective, cost, budget, floor, cap, step, tied)
     if len(np.unique(free.widths)) <= limit:
         return free
     paid = paying(objective, cost, step)
     tied_objective = Tied(paid, np.arange(len(floor)) if tied is None else tied)
     items = _linear_items(tied_objective, cost, budget, floor, cap, step, free.widths)
     # No limited widths are better than the best unlimited ones: a bound where the dual gives none.
-    lower = round_widths(paid, cost, budget, floor, cap, step, tied, near).lower
+    lower = round_widths(paid, cost, budget, floor, cap, step, tied).lower
     if isinstance(paid, Closest) and cost.equal and len(paid.target) <= _MOST_GROUPED:
         # Nor than the best limited real ones, less all that spending the budget can be rewarded with.
         over = (budget - cost.total(0)) / cost.per_width[0] - paid.target.sum()

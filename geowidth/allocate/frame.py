@@ -112,7 +112,7 @@ class Frame:
         solution = solve.solve_surrogate(surrogate, self.linear.per_width, room, low, high)
         # Without a multiplier all working layers are at their caps, and only how to share the rest is left to round.
         objective = surrogate if solution.multiplier > 0 else Closest(solution.widths)
-        rounding = self._rounded(objective, floor, cap, None, solution.widths)
+        rounding = self._rounded(objective, floor, cap, None)
         ratio = float(surrogate.value(rounding.widths).sum()) / solution.uniform
         details = {**found.details, **_solution_details(solution), "predicted_ratio_rounded": ratio}
         return Answer(rule, solution.widths, rounding, floor, cap, settings, details)
@@ -126,7 +126,7 @@ class Frame:
         else:
             low, high, room = self._feasible(floor, cap)
             real = solve.fit_shape(shape, self.linear.per_width, room, low, high)
-            rounding = self._rounded(Closest(real), floor, cap, tied, real)
+            rounding = self._rounded(Closest(real), floor, cap, tied)
         return Answer(rule, real, rounding, floor, cap, settings, dict(found.details))
 
     def _feasible(self, floor, cap):
@@ -161,11 +161,11 @@ class Frame:
         # Only ratios count. Those of numbers near the ends of float64 would overflow; those under 2^-60 mean the floor.
         return np.maximum(shape / shape.max(), 2.0**-60)
 
-    def _rounded(self, objective, floor, cap, tied, near):
+    def _rounded(self, objective, floor, cap, tied):
         cost, budget = self.linear, int(self.budget)
         if self.limit is None:
-            return round_widths(objective, cost, budget, floor, cap, self.step, tied, near)
-        return round_distinct(objective, cost, budget, floor, cap, self.step, self.limit, tied, near)
+            return round_widths(objective, cost, budget, floor, cap, self.step, tied)
+        return round_distinct(objective, cost, budget, floor, cap, self.step, self.limit, tied)
 
     def _control(self, rule, options):
         own = {name: value for name, value in options.items() if name in rule.options}

@@ -160,14 +160,13 @@ def round_widths(
     cap: ArrayLike,
     step: int,
     tied: ArrayLike | None = None,
-    near: object = None,
 ) -> Rounding:
     """Multiples of `step` between floor and cap that minimise `objective` and cost at most `budget`.
 
     objective: a Surrogate or Closest; cost: a LinearCost; budget: a whole number up to 2^53; floor, cap: (layers,)
-    real; tied: one label a layer, or None. near is taken for the sake of older callers and changes nothing. What is
-    left of the budget is less than the cheapest step that any layer (or set of tied layers) could still take. Where
-    prices differ a Closest is rewarded for spending, see `paying`; the Rounding's objective is then that one's.
+    real; tied: one label a layer, or None. What is left of the budget is less than the cheapest step that any layer (or
+    set of tied layers) could still take. Where prices differ a Closest is rewarded for spending, see `paying`; the
+    Rounding's objective is then that one's.
 
     Returns a Rounding. `exact` and `lower` hold up to 1e-12 of the objective, or of the distances that Closest squares.
     """

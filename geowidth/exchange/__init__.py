@@ -9,10 +9,9 @@ convert      our TaperedTransformer from a checkpoint, and back
 gguf_file    GGUF files, walked with every count held against the file
 gguf_read    their Llama models: dequantised, the permutation of queries and keys undone
 gguf_write   GGUF files of architecture `deci`, which llama.cpp reads with one FFN width per layer
-gguf_vocabulary, tokenizer, tokenizer_json   byte-level BPE between GGUF's fields and tokenizer.json
+gguf_vocabulary   byte-level BPE between GGUF's fields and tokenizer.json
 megatron     Megatron-LM's JSON of layers
 formats      the formats of `geowidth export`
 sizes        what a config.json states, checked against the weight files and the machine
 library      models of transformers from a folder, our exports of families our own model cannot hold included
-opening      what `geowidth measure MODEL` may name
 """

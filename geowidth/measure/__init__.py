@@ -3,14 +3,14 @@
 families       where each kind of model keeps its FFNs, as data
 widths         FFN widths by what a layer computes, however its weights are stored
 models         what is asked of a model before it runs: wrappers, limits, where its input goes
-sequences      text as windows of tokens: padding, and which tokens are drawn
+opening        what `geowidth measure MODEL` may name
 states         capture: a model's `before` and `after` states at every FFN, the same tokens in every layer
 pipeline       clouds to a profile: layers side by side, or a GPU and the CPU's threads overlapping; resumable
+layer_cloud    one layer's cloud, with distances and diagrams computed once
 layers         one layer's measurement, in parts and steps
 statistics     shift, Gromov-Wasserstein distortion, change of degree-one persistent homology
-topology       persistence diagrams and their 2-Wasserstein distance
-dimension      intrinsic dimension of a cloud
-profile        the result: one number per layer, geometry and statistic
+
+Clouds and the result, WorkProfile, are in geowidth.artifacts; diagrams and dimension are operations of geowidth.ops.
 """
 
 from typing import TYPE_CHECKING

@@ -85,7 +85,7 @@ class FeedForward(nn.Module):
         return self.up.shape[1]
 
     def reset_parameters(self) -> None:
-        """Draw initial values anew."""
+        """Draw new initial values."""
         for name, parameter in self.named_parameters(recurse=False):
             inputs = self.width if name.startswith("down") else self.dimension
             bound = 1 / math.sqrt(max(1, inputs))

@@ -250,7 +250,7 @@ class TaperedTransformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:
-        """Draw all parameters anew from `seed` (see the module's docstring); norm gains become 1."""
+        """Draw new values of all parameters from `seed` (see the module's docstring); norm gains become 1."""
         seed = whole("seed", seed, 0)
         inner = self.config.dimension**-0.5
         outer = inner * (2 * self.config.layers) ** -0.5  # keeps the variance of the residual sum free of depth
