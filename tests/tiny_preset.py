@@ -1,7 +1,8 @@
 """A preset that trains in a fraction of a second, for tests and for the processes they start."""
 
 from geowidth.models import ModelConfig
-from geowidth.models.presets import Preset, RunSettings, TrainingSettings
+from geowidth.models.presets import Preset, RunSettings
+from geowidth.models.training import TrainingSettings
 
 TINY = Preset(
     "tiny",

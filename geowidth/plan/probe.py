@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from geowidth import records
 
 if TYPE_CHECKING:
-    from geowidth.models.presets import TrainingSettings
+    from geowidth.models.training import TrainingSettings
     from geowidth.models.transformer import ModelConfig
 
 TRAIN_SECONDS = 1.5
@@ -118,7 +118,7 @@ def peak_bytes() -> int:
 def main():
     """Answer one request."""
     request = records.loads(sys.stdin.read())
-    from geowidth.models.presets import TrainingSettings
+    from geowidth.models.training import TrainingSettings
     from geowidth.models.transformer import ModelConfig
 
     model = ModelConfig.from_json(request["model"])

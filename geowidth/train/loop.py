@@ -18,8 +18,9 @@ import torch
 from geowidth import memory, records
 from geowidth.errors import UserError, seed_number
 from geowidth.files import PathLike
-from geowidth.models.presets import Preset, TrainingSettings, preset_named
+from geowidth.models.presets import Preset, preset_named
 from geowidth.models.storage import save_model
+from geowidth.models.training import TrainingSettings
 from geowidth.models.transformer import ModelConfig, TaperedTransformer, training_flops
 from geowidth.ops.threads import torch_threads
 from geowidth.progress import Progress

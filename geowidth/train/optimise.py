@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn import functional
 
-from geowidth.models.presets import TrainingSettings
+from geowidth.models.training import TrainingSettings
 
 IGNORED = -100  # target of a position that is no token
 

@@ -12,7 +12,8 @@ import torch
 from geowidth import cli, forms, memory, records
 from geowidth.errors import UserError
 from geowidth.models import ModelConfig, TaperedTransformer, load_model, save_model
-from geowidth.models.presets import Preset, RunSettings, TrainingSettings
+from geowidth.models.presets import Preset, RunSettings
+from geowidth.models.training import TrainingSettings
 from geowidth.tensors import read_tensors, write_tensors
 from geowidth.train import checkpoint, train
 

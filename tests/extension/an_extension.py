@@ -15,7 +15,8 @@ from geowidth.geometry import GEOMETRIES, Geometry
 from geowidth.measure import FAMILIES, Family
 from geowidth.measure.statistics import STATISTICS, Statistic
 from geowidth.models import ModelConfig
-from geowidth.models.presets import PRESETS, Preset, RunSettings, TrainingSettings
+from geowidth.models.presets import PRESETS, Preset, RunSettings
+from geowidth.models.training import TrainingSettings
 from geowidth.ops.backend import Backend
 from geowidth.ops.persistence.operation import PERSISTENCE
 from geowidth.report import SECTIONS, Section
