@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,9 +201,10 @@ def train_arms(chain: Chain, folder: Path, arms: Sequence[Arm], processes: int |
     jobs = []
     for seed in chain.seeds:  # seed by seed, so that an interrupted run has whole pairs
         for arm in arms:
-            widths = schedule_of(chain, folder, arm).widths
+            schedule = schedule_of(chain, folder, arm)
             out = folder / arm_folder(arm.name, seed)
-            jobs.append(TrainJob(out, widths, seed, arm.name, chain.preset, chain.steps, chain.corpus))
+            job = TrainJob(out, schedule.widths, seed, arm.name, chain.preset, chain.steps, chain.corpus)
+            jobs.append(replace(job, initial_scales=schedule.initial_scales))
     train_many(jobs, processes, label="train")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from geowidth import records
 from geowidth.allocate.frame import Frame
+from geowidth.allocate.initial_scale import scaled_name, with_initial_scale
 from geowidth.allocate.problem import Problem, count_layers, experts_of, load_work, per_expert, whole_number
 from geowidth.allocate.schedules import CONTROLS, Rule, find_rule, schedule_names
 from geowidth.artifacts.cost import UNITS, TableCost, linear_cost
@@ -40,6 +41,7 @@ def allocate(
     cap: ArrayLike | None = None,
     control: str | Rule | None = None,
     seed: int = 0,
+    initial_scale: str = "plain",
     **options: Any,
 ) -> Schedule:
     """Integer FFN widths, one a layer, never above the budget. Returns a Schedule.
@@ -55,8 +57,9 @@ def allocate(
 
     Every width is a multiple of quantum * tensor_parallel; at most max_distinct_widths differ. floor, cap: a width, one
     a layer, or a text such as "0.25x" of the uniform width; by default none for a shape, and 0.25x to 4x for a
-    surrogate. Further options are those of the schedule (`find_rule(name).options`): start and end, geometry and
-    statistic, exponent, ... Anything that does not fit raises UserError.
+    surrogate. initial_scale: "plain", "width" or "alone", see geowidth.allocate.initial_scale. Further options are
+    those of the schedule (`find_rule(name).options`): start and end, geometry and statistic, exponent, ... Anything
+    that does not fit raises UserError.
     """
     rule = find_rule(schedule)
     quantum, degree = whole_number("quantum", quantum), whole_number("tensor parallel degree", tensor_parallel)
@@ -90,7 +93,8 @@ def allocate(
     costs = _costs(problem.layers, unit, sizes, cost_table)
     amount, base_width = _budget(problem, costs[0], budget)
     frame = Frame(problem, costs[0], amount, quantum * degree, floor, cap, limit)
-    return _schedule(frame, frame.answer(rule, options), base_width, costs[1], sizes)
+    answer = with_initial_scale(frame, frame.answer(rule, options), initial_scale)
+    return _schedule(frame, answer, scaled_name(answer.rule.name, initial_scale), base_width, costs[1], sizes)
 
 
 def _costs(layers, unit, sizes, cost_table):
@@ -138,8 +142,8 @@ def _budget(problem, cost, budget):
     return number("budget in milliseconds", budget, "a finite number above 0", lambda v: 0 < v < math.inf), None
 
 
-def _schedule(frame, answer, base_width, parameters, sizes):
-    """The Schedule of an Answer. sizes: of the FFNs whose parameters are counted, where they are."""
+def _schedule(frame, answer, name, base_width, parameters, sizes):
+    """The Schedule of an Answer, called `name`. sizes: of the FFNs whose parameters are counted, where they are."""
     widths = answer.rounding.widths
     spent = frame.cost.total(widths)
     rounding = {"gap": answer.rounding.gap, "exact": answer.rounding.exact, "left": frame.budget - spent}
@@ -158,7 +162,7 @@ def _schedule(frame, answer, base_width, parameters, sizes):
         words = "the model has experts: these are the widths of each of them, and the budget counts them all"
         details["notes"] = [*details.get("notes", ()), words]
     return Schedule(
-        name=answer.rule.name,
+        name=name,
         widths=tuple(int(w) for w in widths),
         base_width=base_width,
         budget={"unit": frame.cost.unit, "value": frame.budget, "spent": spent},

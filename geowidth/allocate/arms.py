@@ -5,7 +5,8 @@
     CONTROL                    that control of schedule geometry
     ...:OPTION=VALUE,...       options after any of these: cosine:start=1.6,end=0.4
 
-Options are those of the schedule and of the control, and of every arm: seed (of permuted orders), floor and cap.
+Options are those of the schedule and of the control, and of every arm: seed (of permuted orders), floor, cap
+and initial_scale (geowidth.allocate.initial_scale), as in cosine:initial_scale=width.
 """
 
 import re
@@ -18,7 +19,7 @@ from geowidth.allocate.schedules import find_rule, schedule_names
 from geowidth.errors import UserError, shown
 from geowidth.signals import read_signal
 
-OF_EVERY_ARM = ("seed", "floor", "cap")
+OF_EVERY_ARM = ("seed", "floor", "cap", "initial_scale")
 MOST_LETTERS = 200  # of a name, which is that of a folder
 
 

@@ -12,7 +12,7 @@ from geowidth.allocate import solve
 from geowidth.allocate.distinct import round_distinct
 from geowidth.allocate.problem import Problem, bound
 from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, labels_of, round_widths
-from geowidth.allocate.schedules import Optimum, Shape, find_rule
+from geowidth.allocate.schedules import Optimum, Rule, Shape, find_rule
 from geowidth.allocate.timed import fit_time, uniform_time_width
 from geowidth.artifacts.cost import MOST_COUNTED, LinearCost, TableCost
 from geowidth.errors import UserError, shown
@@ -28,7 +28,7 @@ SURROGATE_FLOOR, SURROGATE_CAP = "0.25x", "4x"
 class Answer:
     """Real widths, their rounding, the bounds they kept, the options used, and details for the schedule."""
 
-    rule: object
+    rule: Rule
     real: np.ndarray
     rounding: Rounding
     floor: np.ndarray

@@ -63,15 +63,34 @@ class Schedule:
         """Attention heads of every layer, or None where the schedule leaves attention alone."""
         return self.details.get("heads")
 
+    @property
+    def initial_scales(self) -> tuple[float, ...] | None:
+        """Factors on the usual initial scale of every layer's down-projection, or None where it is left alone."""
+        scales = self.details.get("initial_scales")
+        return None if scales is None else tuple(scales)
+
     def widths_for(
-        self, reader: str, *, layers: int, dimension: int, heads: int, projections: int = 3, biases: bool = False
+        self,
+        reader: str,
+        *,
+        layers: int,
+        dimension: int,
+        heads: int,
+        projections: int = 3,
+        biases: bool = False,
+        initialises: bool = False,
     ) -> tuple[int, ...]:
         """The widths, for a model of these sizes whose `heads` attention heads are the same in every layer.
 
-        reader: who builds the model, for the message. Raises UserError for what the schedule states and such a model
-        does not have: another number of layers, heads that differ from layer to layer, a budget counted for FFNs of
-        other sizes.
+        reader: who builds the model, for the message. initialises: whether it reads `initial_scales` too. Raises
+        UserError for what the schedule states and such a model does not have: another number of layers, heads that
+        differ from layer to layer, a budget counted for FFNs of other sizes, initial scales.
         """
+        if self.initial_scales is not None and not initialises:
+            raise UserError(
+                f"schedule {shown(self.name)} states initial scales, which {reader} does not set; "
+                "allocate without --initial-scale"
+            )
         fits(self, reader, layers, dimension, heads, projections, biases)
         return self.widths
 

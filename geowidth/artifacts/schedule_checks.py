@@ -5,6 +5,7 @@ import numbers
 from typing import TYPE_CHECKING
 
 from geowidth.artifacts.cost import LINEAR_UNITS, MOST_COUNTED, UNITS, LinearCost, linear_cost
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, choose, shown, whole
 
 if TYPE_CHECKING:  # the schedule imports its checks
@@ -28,6 +29,8 @@ def check_schedule(schedule: "Schedule") -> None:
     if odd is not None:
         raise UserError(f"{what} has width {odd}, which is no multiple of its quantum {quantum}; allocate again")
     _check_heads(schedule, what)
+    if schedule.details.get("initial_scales") is not None:
+        per_layer(f"initial scale of {what}", schedule.details["initial_scales"], schedule.layers, strict=True)
     _check_totals(schedule, what)
 
 

@@ -15,6 +15,7 @@ import inspect
 import sys
 
 from geowidth.allocate.arms import read_options
+from geowidth.allocate.initial_scale import INITIAL_SCALES
 from geowidth.allocate.schedules import find_rule, schedule_names
 from geowidth.cli import words
 from geowidth.errors import UserError
@@ -91,6 +92,14 @@ def add_arguments(parser):
         help="largest width, likewise (for measured work the bounds are 0.25x and 4x by default)",
     )
     add("--seed", metavar="N", type=words.whole(0), default=0, help="of permuted controls")
+    add(
+        "--initial-scale",
+        metavar="RULE",
+        type=words.one_of(INITIAL_SCALES),
+        default="plain",
+        help="of down-projections: plain; width (each layer starts as loud as in the uniform model); alone (uniform "
+        "widths that start as loud as the schedule's)",
+    )
     output = parser.add_argument_group("output")
     add = output.add_argument
     add("--out", metavar="FILE", type=words.output(), help="write schedule.json here")
@@ -149,6 +158,7 @@ def _request(arguments):
         "cap": arguments.cap,
         "control": arguments.control,
         "seed": arguments.seed,
+        "initial_scale": arguments.initial_scale,
     }
     given = read_options("--option", arguments.option or ())
     for name in given:

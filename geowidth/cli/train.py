@@ -64,6 +64,7 @@ def run(arguments):
         arguments.seed,
         arguments.out,
         arm=arm,
+        initial_scales=None if schedule is None else schedule.initial_scales,
         corpus=arguments.corpus,
         **{option: getattr(arguments, option) for option in OPTIONS},
     )

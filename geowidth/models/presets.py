@@ -75,7 +75,9 @@ class Preset:
         model = self.model
         if schedule.layers != model.layers:
             self.with_widths(schedule.widths)
-        return schedule.widths_for(reader, layers=model.layers, dimension=model.dimension, heads=model.heads)
+        return schedule.widths_for(
+            reader, layers=model.layers, dimension=model.dimension, heads=model.heads, initialises=True
+        )
 
     def with_training(self, **changes: Any) -> TrainingSettings:
         """The training settings with `changes`; None leaves a setting as it is, unknown names raise UserError."""

@@ -11,6 +11,7 @@ the rows of a narrower FFN are the first rows of the wider one: paired seeds dif
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -232,7 +233,9 @@ class TaperedTransformer(nn.Module):
     cosine: torch.Tensor
     sine: torch.Tensor
 
-    def __init__(self, config: ModelConfig, seed: int | None = 0) -> None:
+    def __init__(
+        self, config: ModelConfig, seed: int | None = 0, initial_scales: Sequence[float] | None = None
+    ) -> None:
         super().__init__()
         self.config = config
         if torch.get_default_device().type == "cpu":
@@ -246,11 +249,14 @@ class TaperedTransformer(nn.Module):
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
         if seed is not None:
-            self.initialise(seed)
+            self.initialise(seed, initial_scales)
 
     @torch.no_grad()
-    def initialise(self, seed: int) -> None:
-        """Draw new values of all parameters from `seed` (see the module's docstring); norm gains become 1."""
+    def initialise(self, seed: int, initial_scales: Sequence[float] | None = None) -> None:
+        """Draw new values of all parameters from `seed` (see the module's docstring); norm gains become 1.
+
+        initial_scales: a factor on the down-projection of every layer's FFN.
+        """
         seed = whole("seed", seed, 0)
         inner = self.config.dimension**-0.5
         outer = inner * (2 * self.config.layers) ** -0.5  # keeps the variance of the residual sum free of depth
@@ -260,6 +266,8 @@ class TaperedTransformer(nn.Module):
                 continue
             last = name.rpartition(".")[2]
             scale = outer if last in ("out", "down") else inner
+            if initial_scales is not None and name.endswith(".ffn.down"):
+                scale *= initial_scales[int(name.split(".")[1])]
             parameter.copy_(drawn(seed, name, tuple(parameter.shape)).mul_(scale))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from geowidth.tensors import read_tensors, write_tensors
 CONFIG_FILE, METRICS_FILE, STATE_FILE, RESULT_FILE = "config.json", "metrics.jsonl", "state.safetensors", "result.json"
 CONFIG_KIND, RESULT_KIND, SCHEMA = "geowidth.training", "geowidth.training_result", 1
 # Settings that decide the bits of a result; a folder begun with others is not continued.
-DECISIVE = ("arm", "model", "training", "seed", "corpus")
+DECISIVE = ("arm", "model", "initial_scales", "training", "seed", "corpus")
 MOMENTS = ("exp_avg", "exp_avg_sq")
 TO_BEGIN_AGAIN = f"delete {STATE_FILE} to begin again"
 WAIT_FOR_HOLDER = 20.0
@@ -71,7 +71,7 @@ def begin(folder: Path, config: dict[str, Any]) -> None:
         if section == "corpus":
             changes = difference("corpus digest", old["corpus"].get("digest"), new["corpus"]["digest"])
         else:
-            changes = difference(section, old.get(section), new[section])
+            changes = difference(section, old.get(section), new.get(section))
         if changes:
             raise UserError(
                 f"{folder} was begun with {changes}; choose another folder or the settings of the first time"

@@ -109,6 +109,8 @@ def check_equal_terms(arms, baseline):
         for result in by_seed.values():
             if result["widths"] != widths:
                 raise UserError(f"arm {arm} has different widths in {result['folder']}; an arm is one list of widths")
+            if result.get("initial_scales") != next(iter(by_seed.values())).get("initial_scales"):
+                raise UserError(f"arm {arm} has different initial scales in {result['folder']}; an arm is one start")
             own = terms(result)
             for name in {**wanted, **own}:
                 if own.get(name) != wanted.get(name):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from geowidth import memory, records
+from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, seed_number
 from geowidth.files import PathLike
 from geowidth.models.presets import Preset, preset_named
@@ -40,6 +41,7 @@ def train(
     steps: int | None = None,
     arm: str | None = None,
     corpus: Corpus | PathLike = "stdlib",
+    initial_scales: Iterable[float] | None = None,
     watch: Callable[[int, float, float], object] | None = None,
     stop: Callable[[], bool] | None = None,
     save_seconds: float = SAVE_SECONDS,
@@ -49,7 +51,8 @@ def train(
 
     preset: name or Preset. widths: one FFN width per layer (None: the preset's uniform ones). steps and `changes`:
     training settings other than the preset's. arm: name under which the result is compared (default: "uniform" for
-    equal widths, else "custom"). corpus: a Corpus or a source (see load_corpus).
+    equal widths, else "custom"). corpus: a Corpus or a source (see load_corpus). initial_scales: one factor a layer on
+    the usual initial scale of its down-projection (geowidth.allocate.initial_scale).
     watch(step, loss, tokens_per_second): called after every step (None: a progress bar is shown). stop(): asked after
     every step; when true the state is saved and KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between
     states.
@@ -57,7 +60,8 @@ def train(
     A finished folder is returned as it is; an unfinished one goes on from its last state, with the same bits as an
     uninterrupted run. Raises UserError for bad settings and for a folder begun with others.
     """
-    run = prepare(preset, widths, seed, out, steps=steps, arm=arm, corpus=corpus, **changes)
+    given: dict[str, Any] = {"steps": steps, "arm": arm, "corpus": corpus, "initial_scales": initial_scales}
+    run = prepare(preset, widths, seed, out, **given, **changes)
     with checkpoint.held(run.folder), torch_threads(run.settings.threads), interrupts(stop) as interrupted:
         checkpoint.begin(run.folder, run.config())
         done = checkpoint.read_result(run.folder)
@@ -88,9 +92,10 @@ class Training:
         settings: TrainingSettings,
         seed: int,
         corpus: Corpus,
+        initial_scales: tuple[float, ...] | None = None,
     ) -> None:
         self.preset, self.folder, self.arm, self.model = preset, folder, arm, model
-        self.settings, self.seed, self.corpus = settings, seed, corpus
+        self.settings, self.seed, self.corpus, self.initial_scales = settings, seed, corpus, initial_scales
 
     def config(self) -> dict[str, Any]:
         """The content of config.json."""
@@ -101,10 +106,15 @@ class Training:
             "arm": self.arm,
             "seed": self.seed,
             "model": self.model.to_json(),
+            **self.scales(),
             "training": self.settings.to_json(),
             "corpus": self.corpus.to_json(),
             "environment": records.environment(),
         }
+
+    def scales(self) -> dict[str, Any]:
+        """{"initial_scales"} where there are any: files of runs without them stay as they always were."""
+        return {} if self.initial_scales is None else {"initial_scales": list(self.initial_scales)}
 
 
 def prepare(
@@ -116,6 +126,7 @@ def prepare(
     steps: int | None = None,
     arm: str | None = None,
     corpus: Corpus | PathLike = "stdlib",
+    initial_scales: Iterable[float] | None = None,
     **changes: Any,
 ) -> Training:
     """The checked Training of `train`'s arguments; raises UserError before any work is done."""
@@ -136,7 +147,10 @@ def prepare(
         windows(text.split(name), model.context, 1)
     if arm is None:
         arm = "uniform" if len(set(model.widths)) == 1 else "custom"
-    return Training(preset.name, folder, str(arm), model, settings, seed, text)
+    scales = None
+    if initial_scales is not None:
+        scales = tuple(per_layer("initial scale", list(initial_scales), model.layers, strict=True).tolist())
+    return Training(preset.name, folder, str(arm), model, settings, seed, text, scales)
 
 
 def check_batch_memory(model: ModelConfig, settings: TrainingSettings) -> None:
@@ -153,7 +167,7 @@ class Trainer:
 
     def __init__(self, run: Training, save_seconds: float) -> None:
         self.run, self.settings, self.save_seconds = run, run.settings, save_seconds
-        self.model = TaperedTransformer(run.model, run.seed)
+        self.model = TaperedTransformer(run.model, run.seed, run.initial_scales)
         self.optimizer = adamw(self.model, self.settings)
         self.data = DataOrder(run.corpus.train, run.model.context, self.settings.batch, run.seed)
         self.held_out = windows(run.corpus.validation, run.model.context, self.settings.evaluation_windows)
@@ -234,6 +248,7 @@ class Trainer:
             "arm": self.run.arm,
             "seed": self.run.seed,
             "widths": list(self.run.model.widths),
+            **self.run.scales(),
             "loss": self.final,
             "best_loss": self.best,
             "bits_per_byte": self.final / math.log(2),

@@ -44,10 +44,12 @@ class TrainJob:
     steps: int | None = None
     corpus: str | Path = "stdlib"
     changes: dict[str, Any] = field(default_factory=dict)
+    initial_scales: tuple[float, ...] | None = None
 
     def prepare(self, corpus: Corpus | None = None) -> Training:
         """The checked Training; raises UserError. corpus: the Corpus, if it is loaded already."""
         arguments: dict[str, Any] = {"steps": self.steps, "arm": self.arm, "corpus": corpus or self.corpus}
+        arguments["initial_scales"] = self.initial_scales
         return prepare(self.preset, self.widths, self.seed, self.out, **arguments, **self.changes)
 
     def to_line(self, save_seconds: float) -> str:
