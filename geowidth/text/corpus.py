@@ -11,10 +11,11 @@ and 95 % of its bytes instead. Documents end with one zero byte, which text does
 
 import hashlib
 import json
+import math
 import os
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ import torch
 from geowidth import files
 from geowidth.errors import UserError
 from geowidth.files import PathLike
+from geowidth.text.permutation import scattered
+from geowidth.text.streams import Stream, TokenStream
 
 Document = tuple[str | bytes, bytes]  # its name and its text
 
@@ -36,24 +39,83 @@ LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "_bu
 
 @dataclass(frozen=True)
 class Corpus:
-    """Bytes of text. train, validation, test: uint8 tensors (n,); digest: sha256 of all three; description: words."""
+    """Text as ids, in three splits: its bytes, or the tokens a tokenizer made of it.
 
-    train: torch.Tensor
-    validation: torch.Tensor
-    test: torch.Tensor
+    train, validation, test   uint8 tensors (n,) of bytes, or TokenStreams of ids that lie in files
+    digest                    sha256 of all three, and of the tokenizer where there is one
+    description, source       in words, and as it was named
+    vocabulary                ids are below it
+    unit                      what an id stands for: "byte" or "token"
+    separator                 the id that ends every document; None where that is not known
+    tokenizer                 its name; None for bytes, and where it is not known
+    tokenizer_files           {file name: text}: tokenizer.json and what stands beside it
+    byte_counts               {split: bytes of text that its tokens stand for}, {} where that is not known
+    """
+
+    train: Stream
+    validation: Stream
+    test: Stream
     digest: str
     description: str
     source: str
+    vocabulary: int = 256
+    unit: str = "byte"
+    separator: int | None = 0
+    tokenizer: str | None = None
+    tokenizer_files: Mapping[str, str] = field(default_factory=dict)
+    byte_counts: Mapping[str, int] = field(default_factory=dict)
 
-    vocabulary = 256
-
-    def split(self, name: str) -> torch.Tensor:
-        """The uint8 tensor of split `name`."""
+    def split(self, name: str) -> Stream:
+        """The ids of split `name`: a uint8 tensor, or a TokenStream."""
         return getattr(self, name)
 
+    @property
+    def loss_unit(self) -> str:
+        """What a loss of a model of this corpus is in: "nats per byte" or "nats per token"."""
+        return f"nats per {self.unit}"
+
+    def bytes_in(self, split: str) -> int | None:
+        """Bytes of text in a split; None where they are not known."""
+        return self.split(split).numel() if self.unit == "byte" else self.byte_counts.get(split)
+
+    def bits_per_byte(self, loss: float, split: str = "validation") -> float | None:
+        """A mean loss in nats per id as bits per byte of text; None where the bytes of a token are not known.
+
+        A token stands for as many bytes as one of the whole split does on average.
+        """
+        if self.unit == "byte":
+            return loss / math.log(2)
+        known = self.bytes_in(split)
+        return loss / math.log(2) * (self.split(split).numel() / known) if known else None
+
+    def documents(self, windows: torch.Tensor) -> torch.Tensor:
+        """Which document of its window every id is in, counted from 0: for the mask of attention.
+
+        windows: (batch, length) int64. returns: the same shape. A separator belongs to the document it ends. Raises
+        UserError where it is not known which id ends a document.
+        """
+        if self.separator is None:
+            raise UserError(f"corpus {self.source!r} does not say which id ends a document; train without the mask")
+        ends = (windows == self.separator).long()
+        return ends.cumsum(1) - ends
+
     def to_json(self) -> dict[str, Any]:
-        sizes = {name: self.split(name).numel() for name in SPLITS}
-        return {"source": self.source, "description": self.description, "digest": self.digest, "bytes": sizes}
+        sizes = {name: self.bytes_in(name) for name in SPLITS}
+        record: dict[str, Any] = {
+            "source": self.source,
+            "description": self.description,
+            "digest": self.digest,
+            "bytes": sizes,
+        }
+        if self.unit == "byte":
+            return record
+        tokens = {name: self.split(name).numel() for name in SPLITS}
+        return record | {
+            "unit": self.unit,
+            "tokenizer": self.tokenizer,
+            "vocabulary": self.vocabulary,
+            "tokens": tokens,
+        }
 
 
 def load_corpus(source: PathLike = "stdlib") -> Corpus:
@@ -164,44 +226,57 @@ def json_lines(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
         yield text.encode("utf-8", "surrogatepass"), encoded
 
 
-def windows(stream: torch.Tensor, length: int, count: int | None = None) -> torch.Tensor:
-    """Non-overlapping windows (k, length + 1) int64 of a uint8 stream: inputs [:, :-1], targets [:, 1:].
+def windows(stream: Stream, length: int, count: int | None = None) -> torch.Tensor:
+    """Non-overlapping windows (k, length + 1) int64 of a stream of ids: inputs [:, :-1], targets [:, 1:].
 
     With `count`, at most that many, evenly spread over the stream. Raises UserError if not even one fits.
     """
     whole = (stream.numel() - 1) // length
     if whole < 1:
+        unit = "bytes" if stream.dtype == torch.uint8 else "tokens"
         raise UserError(
-            f"a split of the corpus has {stream.numel()} bytes; one window takes {length + 1}: give more text"
+            f"a split of the corpus has {stream.numel()} {unit}; one window takes {length + 1}: give more text"
         )
     picked = np.arange(whole) if count is None or count >= whole else np.arange(count) * whole // count
     return gather(stream, torch.from_numpy(picked * length), length)
 
 
-def gather(stream: torch.Tensor, starts: torch.Tensor, length: int) -> torch.Tensor:
+def gather(stream: Stream, starts: torch.Tensor, length: int) -> torch.Tensor:
     """Windows (len(starts), length + 1) int64 of `stream` that begin at `starts`."""
+    if isinstance(stream, TokenStream):
+        return stream.gather(starts, length)
     return stream[starts[:, None] + torch.arange(length + 1)].long()
 
 
 class DataOrder:
-    """Which windows of a uint8 stream make up the batch of each step.
+    """Which windows of a stream of ids make up the batch of each step.
 
     Non-overlapping windows in an order shuffled anew for every pass from (seed, pass), so a step's batch depends on the
-    seed and the step alone.
+    seed and the step alone: not on the microbatch, not on how many ranks share it, not on where a run was resumed. Up
+    to LISTED windows that order is numpy's permutation, held in memory; beyond it is `scattered`, which needs none.
     """
 
-    def __init__(self, stream: torch.Tensor, length: int, batch: int, seed: int) -> None:
+    LISTED = 1 << 24  # windows, 128 MiB of places
+
+    def __init__(self, stream: Stream, length: int, batch: int, seed: int) -> None:
         self.stream, self.length, self.size, self.seed = stream, length, batch, seed
         self.windows = (stream.numel() - 1) // length
         self.orders: dict[int, np.ndarray] = {}
 
-    def batch(self, step: int) -> torch.Tensor:
-        """The windows (batch, length + 1) int64 of step `step`, counted from 0."""
-        numbers = range(step * self.size, (step + 1) * self.size)
-        picked = [self.order(n // self.windows)[n % self.windows] for n in numbers]
-        return gather(self.stream, torch.tensor(picked) * self.length, self.length)
+    def batch(self, step: int, rows: range | slice | None = None) -> torch.Tensor:
+        """The windows (batch, length + 1) int64 of step `step`, counted from 0; with `rows`, those rows of it."""
+        mine = range(self.size) if rows is None else range(self.size)[rows] if isinstance(rows, slice) else rows
+        numbers = np.asarray(mine, np.int64) + step * self.size
+        picked = np.empty(len(numbers), np.int64)
+        for epoch in np.unique(numbers // self.windows):
+            of_epoch = numbers // self.windows == epoch
+            picked[of_epoch] = self.places(int(epoch), numbers[of_epoch] % self.windows)
+        return gather(self.stream, torch.from_numpy(picked * self.length), self.length)
 
-    def order(self, epoch: int) -> np.ndarray:
+    def places(self, epoch: int, numbers: np.ndarray) -> np.ndarray:
+        """Which windows stand at places `numbers` (k,) of pass `epoch`."""
+        if self.windows > self.LISTED:
+            return scattered(numbers, self.windows, (self.seed, epoch))
         if epoch not in self.orders:
             self.orders = {epoch: np.random.default_rng([self.seed, epoch]).permutation(self.windows)}
-        return self.orders[epoch]
+        return self.orders[epoch][numbers]

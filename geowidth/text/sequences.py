@@ -12,10 +12,11 @@ import torch
 from geowidth import inputs
 from geowidth.errors import UserError
 from geowidth.inputs import ArrayLike
+from geowidth.text.streams import Stream
 
 
-def windows_of(text: torch.Tensor, context: int) -> list[torch.Tensor]:
-    """Cut a (length,) integer tensor into length // context sequences of `context` tokens each."""
+def windows_of(text: Stream, context: int) -> list[torch.Tensor]:
+    """Cut (length,) integers, in a tensor or in files, into length // context sequences of `context` tokens each."""
     count = len(text) // context
     if not count:
         raise UserError(

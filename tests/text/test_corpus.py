@@ -1,7 +1,10 @@
 """The corpus: disjoint splits, a digest that is stable and that everything enters, and plain errors."""
 
 import json
+import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -125,3 +128,57 @@ def test_data_order():
     assert seen[:12] != seen[12:24]
     assert torch.equal(DataOrder(stream, 16, 5, seed=3).batch(7), order.batch(7))
     assert not torch.equal(DataOrder(stream, 16, 5, seed=4).batch(7), order.batch(7))
+
+
+def test_a_batch_is_the_rows_of_all_ranks():
+    stream = torch.arange(40 * 16 + 1, dtype=torch.int64).to(torch.uint8)
+    order = DataOrder(stream, 16, 6, seed=3)
+    for step in (0, 6, 7, 41):  # 40 windows a pass: step 6 lies in two of them
+        whole = order.batch(step)
+        for size in (1, 2, 3, 6):
+            alone = [DataOrder(stream, 16, 6, seed=3) for _ in range(size)]
+            share = 6 // size
+            parts = [one.batch(step, range(r * share, (r + 1) * share)) for r, one in enumerate(alone)]
+            assert torch.equal(torch.cat(parts), whole)
+        assert torch.equal(order.batch(step, slice(1, 4)), whole[1:4])
+
+
+def test_order_is_that_of_numpy():
+    """Pinned by its rule: another order would give other losses under the same seed."""
+    stream = torch.arange(12 * 16 + 1, dtype=torch.int64).to(torch.uint8)
+    order = DataOrder(stream, 16, 5, seed=3)
+    wanted = [place for epoch in range(3) for place in np.random.default_rng([3, epoch]).permutation(12)]
+    found = [int(window[0]) // 16 for step in range(7) for window in order.batch(step)]
+    assert found == wanted[:35]
+
+
+def test_long_orders_need_no_list(monkeypatch):
+    stream = torch.arange(101 * 2 + 1, dtype=torch.int64)
+    monkeypatch.setattr(DataOrder, "LISTED", 100)
+    order = DataOrder(stream, 2, 7, seed=3)
+    seen = [int(window[0]) // 2 for step in range(44) for window in order.batch(step)]
+    for epoch in range(3):
+        assert sorted(seen[101 * epoch : 101 * (epoch + 1)]) == list(range(101))
+    assert seen[:101] != seen[101:202]
+    assert not order.orders
+    assert torch.equal(DataOrder(stream, 2, 7, seed=3).batch(29, range(2, 5)), order.batch(29)[2:5])
+    assert not torch.equal(DataOrder(stream, 2, 7, seed=4).batch(3), order.batch(3))
+
+
+def test_documents_of_windows():
+    corpus = build("x", [("a.txt", b"text of some length")], "files")
+    windows = torch.tensor([[0, 5, 5, 0, 0, 7], [5, 5, 5, 5, 5, 5], [5, 0, 5, 5, 5, 0]])
+    # A separator is the last of its document, also where it comes first or twice.
+    assert corpus.documents(windows).tolist() == [[0, 1, 1, 1, 2, 3], [0] * 6, [0, 0, 1, 1, 1, 1]]
+    with pytest.raises(UserError, match="does not say which id ends a document"):
+        replace(corpus, separator=None).documents(windows)
+
+
+def test_bits_per_byte():
+    corpus = build("x", [("a.txt", b"text of some length")], "files")
+    assert corpus.bits_per_byte(math.log(2)) == 1.0 and corpus.loss_unit == "nats per byte"
+    tokens = replace(corpus, unit="token", byte_counts={"validation": 3 * corpus.validation.numel()})
+    assert tokens.bits_per_byte(3 * math.log(2)) == pytest.approx(1.0) and tokens.loss_unit == "nats per token"
+    assert replace(tokens, byte_counts={}).bits_per_byte(1.0) is None
+    assert "unit" not in corpus.to_json()
+    assert tokens.to_json()["tokens"] == corpus.to_json()["bytes"]
