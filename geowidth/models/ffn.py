@@ -29,6 +29,7 @@ class FeedForward(nn.Module):
     input_precision: as in geowidth.ops.ffn. device, dtype: of the parameters.
 
     Parameters gate, up and down are (width, dimension) each; gate_bias and up_bias (width,), down_bias (dimension,).
+    With `compute_dtype` set they are cast to it where they are used, and x has it; their gradients keep their own dtype.
     They start uniform in +-1/sqrt(inputs), like nn.Linear's. `load_state_dict` also takes the names and layouts of
     nn.Linear and Conv1D models (FOREIGN_NAMES); `linear_state_dict` gives the former.
     """
@@ -39,6 +40,7 @@ class FeedForward(nn.Module):
     gate_bias: nn.Parameter | None
     up_bias: nn.Parameter | None
     down_bias: nn.Parameter | None
+    compute_dtype: torch.dtype | None = None
 
     def __init__(
         self,
@@ -93,19 +95,25 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., dimension) -> y of that shape and dtype."""
+        gate, up, down, gate_bias, up_bias, down_bias = map(
+            self._cast, (self.gate, self.up, self.down, self.gate_bias, self.up_bias, self.down_bias)
+        )
         return ffn(
             x,
-            self.gate,
-            self.up,
-            self.down,
+            gate,
+            up,
+            down,
             self.activation,
-            gate_bias=self.gate_bias,
-            up_bias=self.up_bias,
-            down_bias=self.down_bias,
+            gate_bias=gate_bias,
+            up_bias=up_bias,
+            down_bias=down_bias,
             recompute=self.recompute,
             backend=self.backend,
             input_precision=self.input_precision,
         )
+
+    def _cast(self, weight):
+        return weight if weight is None or self.compute_dtype is None else weight.to(self.compute_dtype)
 
     def linear_state_dict(self) -> dict[str, torch.Tensor]:
         """The parameters as gate_proj, up_proj and down_proj of nn.Linear modules: down's weight is (d, width)."""

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from geowidth import memory
-from geowidth.errors import UserError, whole
+from geowidth.errors import UserError, choose, whole
 from geowidth.models.ffn import FeedForward
 
 
@@ -117,6 +118,7 @@ class ModelConfig:
         return cls(**value)
 
 
+RECOMPUTE = ("none", "ffn", "block")  # what backward may compute again, see TaperedTransformer.recompute_in_backward
 # Rotary tables are as long as the context up to here and grow with the sequences beyond, so that texts decide the
 # memory, and not a number in a file.
 FIRST_POSITIONS = 8192
@@ -125,7 +127,10 @@ FOREIGN = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": N
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last axis."""
+    """x / rms(x) * weight over the last axis, computed in the dtype of x; the result in `compute_dtype` where one is
+    set (see TaperedTransformer.compute_in)."""
+
+    compute_dtype: torch.dtype | None = None
 
     def __init__(self, dimension: int, epsilon: float) -> None:
         super().__init__()
@@ -133,7 +138,8 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+        weight = self.weight.to(x.dtype)
+        return functional.rms_norm(x, weight.shape, weight, self.epsilon).to(self.compute_dtype or x.dtype)
 
 
 def rope_frequencies(head_dimension: int, base: float, scaling: dict[str, Any] | None = None) -> torch.Tensor:
@@ -179,8 +185,11 @@ def rotary_tables(
 
 
 def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary positions: x (batch, tokens, heads, head_dimension) turned by the tables of its positions."""
-    return x * cosine + x.roll(x.shape[-1] // 2, -1) * sine
+    """Rotary positions: x (batch, tokens, heads, head_dimension) turned by the tables of its positions.
+
+    The angles keep the dtype of the tables; the result is rounded once, to that of x.
+    """
+    return (x * cosine + x.roll(x.shape[-1] // 2, -1) * sine).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -199,13 +208,14 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         batch, tokens, _ = x.shape
         heads, key_heads = self.heads, self.key_heads
-        qkv = functional.linear(x, self.qkv).view(batch, tokens, heads + 2 * key_heads, self.head_dimension)
+        qkv = functional.linear(x, self.qkv.to(x.dtype)).view(batch, tokens, heads + 2 * key_heads, self.head_dimension)
         turned, value = qkv.split((heads + key_heads, key_heads), 2)
         query, key = rotate(turned, cosine, sine).transpose(1, 2).split((heads, key_heads), 1)
         mixed = functional.scaled_dot_product_attention(
             query, key, value.transpose(1, 2), is_causal=True, enable_gqa=key_heads != heads
         )
-        return functional.linear(mixed.transpose(1, 2).reshape(batch, tokens, heads * self.head_dimension), self.out)
+        mixed = mixed.transpose(1, 2).reshape(batch, tokens, heads * self.head_dimension)
+        return functional.linear(mixed, self.out.to(x.dtype))
 
 
 class Block(nn.Module):
@@ -232,6 +242,7 @@ class TaperedTransformer(nn.Module):
 
     cosine: torch.Tensor
     sine: torch.Tensor
+    _recompute_blocks = False
 
     def __init__(
         self, config: ModelConfig, seed: int | None = 0, initial_scales: Sequence[float] | None = None
@@ -279,8 +290,37 @@ class TaperedTransformer(nn.Module):
         cosine, sine = self.cosine[:length], self.sine[:length]
         x = functional.embedding(tokens, self.embedding)
         for block in self.blocks:
-            x = block(x, cosine, sine)
-        return functional.linear(self.norm(x), self.embedding if self.config.tied else self.head)
+            x = self._through(block, x, cosine, sine)
+        x = self.norm(x)
+        return functional.linear(x, (self.embedding if self.config.tied else self.head).to(x.dtype))
+
+    def compute_in(self, dtype: torch.dtype | None) -> None:
+        """Let all matrix products run in `dtype` from now on (None: in that of the parameters), parameters unchanged.
+
+        Explicit casts, no autocast: every matrix is cast where it is used, so its gradient comes back in its own dtype.
+        The residual stream, the norms and the rotary angles stay in the dtype of the embedding; each norm's result is
+        rounded once, and what attention, FFN and output matrix give is in `dtype`.
+        """
+        for module in self.modules():
+            if isinstance(module, (RMSNorm, FeedForward)):
+                module.compute_dtype = dtype
+
+    def recompute_in_backward(self, what: str) -> None:
+        """Keep less for backward and compute it again there, to the same bits.
+
+        what: "none"; "ffn": the two projections of every FFN; "block": everything but the input of every block.
+        """
+        choose("recompute", what, RECOMPUTE)
+        self._recompute_blocks = what == "block"
+        for module in self.modules():
+            if isinstance(module, FeedForward):
+                module.recompute = "gate_up" if what == "ffn" else None
+
+    def _through(self, block, x, *rest):
+        """`block` of x, its inside kept for backward or not."""
+        if self._recompute_blocks and torch.is_grad_enabled():
+            return checkpoint(block, x, *rest, use_reentrant=False, preserve_rng_state=False)
+        return block(x, *rest)
 
     def _tables(self, positions):
         config = self.config

@@ -41,7 +41,8 @@ def probe_training(model: ModelConfig, training: TrainingSettings, seconds: floa
     import torch
 
     from geowidth.models.transformer import TaperedTransformer
-    from geowidth.train.loop import accumulate_gradients, adamw, mean_loss
+    from geowidth.train.losses import accumulate_gradients, mean_loss
+    from geowidth.train.optimise import adamw
 
     torch.set_num_threads(training.threads)
     generator = torch.Generator().manual_seed(0)

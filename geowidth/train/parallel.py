@@ -25,8 +25,10 @@ from geowidth.errors import UserError, whole
 from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import Progress, duration
 from geowidth.text.corpus import Corpus, load_corpus
-from geowidth.train import checkpoint
-from geowidth.train.loop import SAVE_SECONDS, Training, describe, prepare
+from geowidth.train import checkpoint, state
+from geowidth.train.loop import SAVE_SECONDS
+from geowidth.train.preparation import Training, prepare
+from geowidth.train.trainer import describe
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
 STALL_SECONDS, STALL_TICKS = 1800.0, 30  # a worker that has not said a word for so long hangs: a step takes seconds
@@ -116,7 +118,7 @@ class Crew:
 
     def work(self, waiting, processes, results):
         """Hand out the jobs `waiting` and fill `results` until all are done."""
-        self.steps = {i: checkpoint.saved_step(one.folder) for i, one in enumerate(self.trainings)}
+        self.steps = {i: state.saved_step(one.folder) for i, one in enumerate(self.trainings)}
         self.steps |= {i: one.settings.steps for i, one in enumerate(self.trainings) if results[i] is not None}
         self.bar.resume_at(sum(self.steps.values()))
         left = len(waiting)

@@ -15,7 +15,7 @@ from geowidth.models import ModelConfig, TaperedTransformer, load_model, save_mo
 from geowidth.models.presets import Preset, RunSettings
 from geowidth.models.training import TrainingSettings
 from geowidth.tensors import read_tensors, write_tensors
-from geowidth.train import checkpoint, train
+from geowidth.train import checkpoint, state, train
 
 CONFIG = ModelConfig(vocabulary=256, layers=2, dimension=16, heads=2, widths=(24, 24), context=16)
 TINY = Preset(
@@ -210,7 +210,7 @@ def half_trained(folder, text, stop_at=5):
     steps = iter(range(100))
     with pytest.raises(KeyboardInterrupt):
         train(**arguments, stop=lambda: next(steps) == stop_at - 1)
-    assert checkpoint.saved_step(folder) == stop_at
+    assert state.saved_step(folder) == stop_at
     return arguments
 
 
@@ -292,7 +292,7 @@ def test_H8_a_damaged_state_is_refused_in_one_line(begun, tmp_path, text, name):
     with pytest.raises(UserError, match=r"state\.safetensors.*delete state\.safetensors to begin again") as error:
         train(**arguments)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
-    assert checkpoint.saved_step(tmp_path) in range(13)
+    assert state.saved_step(tmp_path) in range(13)
     (tmp_path / "state.safetensors").unlink()  # the advice is followed
     assert train(**arguments)["steps"] == 12
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from geowidth.models import ModelConfig, TaperedTransformer
-from geowidth.train.optimise import IGNORED, accumulate_gradients
+from geowidth.train.losses import IGNORED, accumulate_gradients
 
 CONFIG = ModelConfig(vocabulary=32, layers=2, dimension=16, heads=2, widths=(24, 12), context=16)
 

@@ -15,8 +15,8 @@ from geowidth import records
 from geowidth.errors import UserError
 from geowidth.models import load_model
 from geowidth.tensors import write_tensors
-from geowidth.train import checkpoint, load_corpus, train
-from geowidth.train.optimise import mean_loss
+from geowidth.train import checkpoint, load_corpus, state, train
+from geowidth.train.losses import mean_loss
 
 # What the subprocesses run: `train` with the tiny preset. Arguments: folder, corpus, steps.
 CHILD = """
@@ -35,7 +35,7 @@ def start_child(*arguments):
 
 def wait_for_step(folder, step, process):
     until = time.monotonic() + 120
-    while checkpoint.saved_step(folder) < step:
+    while state.saved_step(folder) < step:
         assert process.poll() is None and time.monotonic() < until, process.stderr.read()
         time.sleep(0.01)
 
@@ -111,7 +111,7 @@ def test_interrupted_by_control_c(tiny, text, tmp_path):
     wait_for_step(tmp_path / "cut", 5, child)
     child.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in child.communicate(timeout=120)[1]
-    done = checkpoint.saved_step(tmp_path / "cut")
+    done = state.saved_step(tmp_path / "cut")
     assert 5 <= done < 5000
     assert records.read_json_lines(tmp_path / "cut" / "metrics.jsonl")[-1]["step"] == done
 
@@ -150,12 +150,12 @@ def test_damaged_states_are_refused(tiny, text, tmp_path):
     arguments = {"preset": tiny, "out": tmp_path, "corpus": text, "watch": lambda *_: None}
     with pytest.raises(KeyboardInterrupt):
         train(**arguments, stop=lambda: True)
-    state = tmp_path / "state.safetensors"
-    whole = state.read_bytes()
-    state.write_bytes(whole[:-5])
+    path = tmp_path / "state.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
     with pytest.raises(UserError, match="not a whole safetensors file"):
         train(**arguments)
-    write_tensors(state, {"a": torch.ones(2)}, {"progress": records.dumps({"step": 1})})
+    write_tensors(path, {"a": torch.ones(2)}, {"progress": records.dumps({"step": 1})})
     with pytest.raises(UserError, match="is damaged: tokens is None.*delete state.safetensors"):
         train(**arguments)
 

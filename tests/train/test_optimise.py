@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 
 from geowidth.models import TaperedTransformer
-from geowidth.train.optimise import IGNORED, accumulate_gradients, adamw, evaluation_steps, learning_rate
+from geowidth.train.losses import IGNORED, accumulate_gradients
+from geowidth.train.optimise import adamw, evaluation_steps, learning_rate
 
 
 def lengths_batch():

@@ -12,7 +12,7 @@ from tiny_preset import TINY
 
 from geowidth import files
 from geowidth.errors import UserError
-from geowidth.train import TrainJob, checkpoint, parallel, train, train_many
+from geowidth.train import TrainJob, checkpoint, parallel, state, train, train_many
 
 HERE = Path(__file__).resolve().parent
 
@@ -53,7 +53,7 @@ def start_parent(folder, text, steps, processes):
 
 def wait_for_states(folder, process, names=("s0", "s1")):
     until = time.monotonic() + 120
-    while any(checkpoint.saved_step(folder / name) < 10 for name in names):
+    while any(state.saved_step(folder / name) < 10 for name in names):
         assert process.poll() is None and time.monotonic() < until, process.stderr.read()
         time.sleep(0.02)
 
@@ -87,7 +87,7 @@ def test_a_killed_parent_leaves_no_workers(text, tmp_path):
     while not free(tmp_path / "s0"):
         assert time.monotonic() < until, "a worker outlived its parent"
         time.sleep(0.02)
-    assert 10 <= checkpoint.saved_step(tmp_path / "s0") < 2000
+    assert 10 <= state.saved_step(tmp_path / "s0") < 2000
 
 
 def test_control_c_stops_all_and_everything_goes_on(text, tmp_path):

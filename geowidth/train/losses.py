@@ -1,0 +1,62 @@
+"""The loss of a batch, its gradient gathered in pieces, and the loss on held-out windows.
+
+Losses are in nats per token, in float32 whatever the model computes in; their sums are kept in float64 on the device,
+so that the processor waits for a GPU once a step and not once a piece.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional
+
+from geowidth.train.world import World
+
+IGNORED = -100  # target of a position that is no token
+
+
+def accumulate_gradients(
+    model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor, microbatch: int, world: World | None = None
+) -> float:
+    """Add the gradient of the mean loss per token to `.grad`, a few sequences at a time; returns that mean in nats.
+
+    tokens, targets: (rows, length) int64, this process's rows of the batch; positions whose target is IGNORED count as
+    no token. Every microbatch is weighted by its tokens, so the result does not depend on how the batch is cut (up to
+    rounding); one without tokens adds nothing.
+    """
+    world = world or World()
+    count = int(world.sum((targets != IGNORED).sum()))
+    total = torch.zeros((), dtype=torch.float64, device=world.device)
+    pieces = [p for p in cut(tokens, targets, microbatch) if count and bool((p[1] != IGNORED).any())]
+    for number, (some, wanted) in enumerate(pieces, 1):
+        with world.accumulating(model, number == len(pieces)):
+            loss = summed_loss(model, some, wanted, world.device) / count
+            (loss * world.gradient_factor).backward()
+        total += loss.detach()
+    return float(world.sum(total))
+
+
+@torch.no_grad()
+def mean_loss(model: torch.nn.Module, batch: torch.Tensor, microbatch: int, world: World | None = None) -> float:
+    """Mean loss in nats per token of `model` on windows (n, length + 1) int64, the same n in every process."""
+    world = world or World()
+    total = torch.zeros((), dtype=torch.float64, device=world.device)
+    rows = world.rows(len(batch))
+    own = batch[rows.start : rows.stop]
+    for some, wanted in cut(own[:, :-1], own[:, 1:], microbatch):
+        total += summed_loss(model, some, wanted, world.device)
+    return float(world.sum(total)) / batch[:, 1:].numel()
+
+
+def cut(tokens: torch.Tensor, targets: torch.Tensor, microbatch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Tokens and targets a few rows at a time."""
+    return zip(tokens.split(microbatch), targets.split(microbatch), strict=True)
+
+
+def summed_loss(
+    model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor, device: torch.device
+) -> torch.Tensor:
+    """The loss of all tokens of one piece, added up: a float32 scalar on `device`."""
+    logits = model(tokens.to(device, non_blocking=True)).flatten(0, 1)
+    wanted = targets.to(device, non_blocking=True).flatten()
+    logits = logits if logits.dtype.itemsize >= 4 else logits.float()
+    return functional.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum")

@@ -1,0 +1,58 @@
+"""metrics.jsonl: one object a line, on the disk before a state that stands for it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from geowidth import files, forms, records
+from geowidth.errors import UserError
+from geowidth.forms import COUNT, FINITE, NUMBER, TEXT
+from geowidth.train.checkpoint import METRICS_FILE
+
+LINE = {"step": COUNT, "split": TEXT, "loss": NUMBER, "tokens": COUNT, "seconds": FINITE}
+
+
+class Metrics:
+    """metrics.jsonl, opened for appending after the lines of the first `step` steps.
+
+    A full disk is a UserError at the line it cuts short; what is left can be read, and the run goes on from its state.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.path = Path(folder) / METRICS_FILE
+        kept = [line for line in self._lines() if line["step"] <= step] if step else []
+        records.write_text(self.path, "".join(records.dumps(line) + "\n" for line in kept))
+        try:
+            self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise files.refusal(self.path, error) from error
+
+    def _lines(self):
+        """The lines there, each checked, their steps never falling."""
+        lines, last = records.read_json_lines(self.path), 0
+        for number, line in enumerate(lines, 1):
+            wrong = forms.fault(line, LINE)
+            if not wrong and line["step"] < last:
+                wrong = f"step {line['step']} comes after step {last}"
+            if wrong:
+                raise UserError(f"{self.path} line {number} is damaged: {wrong}; delete that line, or the folder")
+            last = line["step"]
+        return lines
+
+    def write(self, **line: Any) -> None:
+        data = (records.dumps(line) + "\n").encode("utf-8")
+        try:
+            while data:
+                data = data[self.file.write(data) :]
+        except OSError as error:
+            raise files.refusal(self.path, error, len(data)) from error
+
+    def sync(self) -> None:
+        """Bring all lines to the disk: done before a state that stands for them is written."""
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise files.refusal(self.path, error) from error
+
+    def close(self) -> None:
+        self.file.close()

@@ -1,0 +1,97 @@
+"""What is to be trained, checked before any work is done: folder, arm, model, settings, seed and corpus."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from geowidth import memory, records
+from geowidth.artifacts.per_layer import per_layer
+from geowidth.errors import UserError, seed_number
+from geowidth.files import PathLike
+from geowidth.models.presets import Preset, preset_named
+from geowidth.models.training import TrainingSettings
+from geowidth.models.transformer import ModelConfig
+from geowidth.text.corpus import Corpus, load_corpus, windows
+from geowidth.train import checkpoint
+
+
+class Training:
+    """One training, fully decided and checked: folder, arm, model config, settings, seed, corpus."""
+
+    def __init__(
+        self,
+        preset: str,
+        folder: Path,
+        arm: str,
+        model: ModelConfig,
+        settings: TrainingSettings,
+        seed: int,
+        corpus: Corpus,
+        initial_scales: tuple[float, ...] | None = None,
+    ) -> None:
+        self.preset, self.folder, self.arm, self.model = preset, folder, arm, model
+        self.settings, self.seed, self.corpus, self.initial_scales = settings, seed, corpus, initial_scales
+
+    def config(self) -> dict[str, Any]:
+        """The content of config.json."""
+        return {
+            "kind": checkpoint.CONFIG_KIND,
+            "schema": checkpoint.SCHEMA,
+            "preset": self.preset,
+            "arm": self.arm,
+            "seed": self.seed,
+            "model": self.model.to_json(),
+            **self.scales(),
+            "training": self.settings.to_json(),
+            "corpus": self.corpus.to_json(),
+            "environment": records.environment(),
+        }
+
+    def scales(self) -> dict[str, Any]:
+        """{"initial_scales"} where there are any: files of runs without them stay as they always were."""
+        return {} if self.initial_scales is None else {"initial_scales": list(self.initial_scales)}
+
+
+def prepare(
+    preset: str | Preset,
+    widths: Iterable[int] | None,
+    seed: int,
+    out: PathLike | None,
+    *,
+    steps: int | None = None,
+    arm: str | None = None,
+    corpus: Corpus | PathLike = "stdlib",
+    initial_scales: Iterable[float] | None = None,
+    **changes: Any,
+) -> Training:
+    """The checked Training of `train`'s arguments; raises UserError before any work is done."""
+    preset = preset_named(preset)
+    if out is None:
+        raise UserError("no folder was named for the run; give one (out=, or --out on the command line)")
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"cannot train in {folder}: it is a file; name a folder")
+    records.check_writable(folder / checkpoint.RESULT_FILE)
+    model = preset.with_widths(widths)
+    model.check_memory("training a model", 4)  # its parameters, gradients and two moments
+    settings = preset.with_training(steps=steps, **changes)
+    check_batch_memory(model, settings)
+    seed = seed_number("seed", seed)
+    text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
+    for name in ("train", "validation"):
+        windows(text.split(name), model.context, 1)
+    if arm is None:
+        arm = "uniform" if len(set(model.widths)) == 1 else "custom"
+    scales = None
+    if initial_scales is not None:
+        scales = tuple(per_layer("initial scale", list(initial_scales), model.layers, strict=True).tolist())
+    return Training(preset.name, folder, str(arm), model, settings, seed, text, scales)
+
+
+def check_batch_memory(model: ModelConfig, settings: TrainingSettings) -> None:
+    """Refuse a batch whose token ids, or a microbatch whose logits and their gradient, this machine has no room for."""
+    batch, microbatch = settings.batch, min(settings.batch, settings.microbatch)
+    ids = 2 * 8 * batch * (model.context + 1)  # where they lie and what they are, int64
+    memory.check(f"a batch of {batch} sequences", ids, "use a smaller batch")
+    logits = 2 * 4 * microbatch * model.context * model.vocabulary
+    memory.check(f"a microbatch of {microbatch} sequences", logits, "use a smaller microbatch")
