@@ -82,16 +82,14 @@ class Trainer:
         rate = learning_rate(self.settings, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        batch = self.data.batch(self.step)
-        rows = self.world.rows(len(batch))
-        own = batch[rows.start : rows.stop]
+        own = self.data.batch(self.step, self.world.rows(self.settings.batch))
         self.optimizer.zero_grad()
         loss = accumulate_gradients(self.network, own[:, :-1], own[:, 1:], self.settings.microbatch, self.world)
         check_finite("the loss", loss, self.step + 1, rate)
         self.world.clip(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         self.step += 1
-        self.tokens += batch.shape[0] * (batch.shape[1] - 1)
+        self.tokens += self.settings.batch * self.run.model.context
         return loss, rate
 
     def save(self, metrics: Metrics) -> None:
