@@ -29,7 +29,7 @@ class FeedForward(nn.Module):
     input_precision: as in geowidth.ops.ffn. device, dtype: of the parameters.
 
     Parameters gate, up and down are (width, dimension) each; gate_bias and up_bias (width,), down_bias (dimension,).
-    With `compute_dtype` set they are cast to it where they are used, and x has it; their gradients keep their own dtype.
+    With `compute_dtype` set they are cast to it where they are used, and x has it; gradients keep their own dtype.
     They start uniform in +-1/sqrt(inputs), like nn.Linear's. `load_state_dict` also takes the names and layouts of
     nn.Linear and Conv1D models (FOREIGN_NAMES); `linear_state_dict` gives the former.
     """
