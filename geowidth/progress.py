@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TextIO
 
+from geowidth import ranks
+
 # Control characters but the end of a line, marks that turn the direction of writing, and what has no width.
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
@@ -19,7 +21,7 @@ class Progress:
     """Counts `total` units of work.
 
     On a terminal this is a tqdm bar; otherwise a line is printed at most every `every` seconds (and at the end). Both
-    go to standard error, so standard output stays for results.
+    go to standard error, so standard output stays for results. Of the processes of one job only the first shows it.
 
         with Progress(10, "measure", unit="layer") as progress:
             for layer in range(10):
@@ -34,8 +36,8 @@ class Progress:
         self.stream = stream or sys.stderr
         self.done = self.resumed = 0
         self.start = self.last = time.monotonic()
-        self.bar = None
-        if self.stream.isatty():
+        self.bar, self.shown = None, ranks.is_first()
+        if self.shown and self.stream.isatty():
             from tqdm import tqdm
 
             self.bar = tqdm(total=total, desc=label, unit=unit, file=self.stream, dynamic_ncols=True)
@@ -57,7 +59,7 @@ class Progress:
             self.bar.update(count)
             return
         now = time.monotonic()
-        if now - self.last >= self.every or self.done == self.total:
+        if self.shown and (now - self.last >= self.every or self.done == self.total):
             self.last = now
             self._line(text)
 

@@ -3,7 +3,7 @@
 A command is one row of COMMANDS and one module with ``add_arguments(parser)`` and ``run(arguments)``; the module's
 docstring is its help text. Modules are imported only when their command is called, so ``geowidth --help`` is instant.
 Exit codes: 0 done, 2 bad input (nothing was done) or a disk, an output or a memory that is full, 130 interrupted,
-anything else a fault of ours.
+anything else a fault of ours. Of the processes that torchrun starts, the first speaks for all, or the first that fails.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from geowidth import ranks
 from geowidth.errors import UserError
 from geowidth.progress import printable, tell
 
@@ -35,7 +36,7 @@ COMMANDS = {
     "doctor": ("geowidth.cli.doctor", "what was built, which backend serves which op, and why not the others"),
 }
 
-
+OF_MANY_PROCESSES = ("train", "measure", "doctor")  # commands that the processes of torchrun share
 LONGEST_LINE = 2000  # characters of an error: a value from a file may have millions
 
 
@@ -143,8 +144,14 @@ def _guarded(argv):
             sys.stdout.flush()  # a full disk behind standard output is noticed here
     except UserError as error:
         return _refused(error)
+    except ranks.ElsewhereError as error:  # one line for all processes, and who failed first says it
+        ranks.wait_until_said()
+        return error.code
+    except ranks.LostError as error:
+        return _refused(error, ranks.FAULT)
     except KeyboardInterrupt:
-        tell("geowidth: interrupted; what was finished is kept, the same command goes on from there")
+        if ranks.is_first():
+            tell("geowidth: interrupted; what was finished is kept, the same command goes on from there")
         return 130
     except BrokenPipeError:
         # The reader of our output went away (`geowidth ... | head`): not an error of ours, and nothing more to print.
@@ -160,10 +167,11 @@ def _guarded(argv):
         return _refused(f"this machine's memory is not enough ({error or 'nothing is free'}); ask for less")
 
 
-def _refused(error):
+def _refused(error, code=2):
     line = " ".join(str(error).split())
     tell(f"geowidth: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + ' ...'}")
-    return 2
+    ranks.said()
+    return code
 
 
 def _to_nowhere(stream):
@@ -181,7 +189,20 @@ def _main(argv):
 
         print(f"geowidth {geowidth.__version__}")
         return 0
-    if argv[0] not in COMMANDS:
-        raise UserError(f"unknown command {argv[0]!r}; allowed: {', '.join(COMMANDS)}")
-    parser, run = parser_for(argv[0])
-    return run(parser.parse_args(argv[1:])) or 0
+    run, arguments = _chosen(argv)
+    return run(arguments) or 0
+
+
+def _chosen(argv):
+    """(function, its arguments) of a command line."""
+    try:
+        if argv[0] not in COMMANDS:
+            raise UserError(f"unknown command {argv[0]!r}; allowed: {', '.join(COMMANDS)}")
+        if argv[0] not in OF_MANY_PROCESSES and ranks.launched() > 1:
+            raise UserError(f"geowidth {argv[0]} is one process's work, and a launcher started several; start it alone")
+        parser, run = parser_for(argv[0])
+        return run, parser.parse_args(argv[1:])
+    except UserError as error:
+        if ranks.launched() > 1:
+            raise ranks.elected(error) from error
+        raise

@@ -8,12 +8,14 @@ Writes  work.json: for each geometry (raw, spherical, hyperbolic) and statistic 
         window is left out; tokens of over 5 times the median norm are flagged, and the raw signals stand there
         with and without them (raw_without_large_norms)
 
-A call that was interrupted goes on where it stopped.
+A call that was interrupted goes on where it stopped. Processes that torchrun starts share the work, and the work
+profile does not depend on their number.
 
 Examples
   geowidth measure runs/nano/arms/uniform/seed-0 --tokens 512 --out work.json --plot work.svg
   geowidth measure smollm2 --tokens 256
   geowidth measure some/folder --tokens 4096 --device cuda
+  torchrun --standalone --nproc-per-node 2 -m geowidth measure smollm2 --tokens 1024
 """
 
 import sys
@@ -67,21 +69,35 @@ def add_arguments(parser):
 
 
 def run(arguments):
+    from geowidth.ranks import is_first, joined
+
+    with joined(arguments.device) as ranks:
+        profile = measured(arguments, ranks)
+        if is_first():
+            show(arguments, profile)
+
+
+def measured(arguments, ranks):
+    """The work profile, the work shared by the processes of `ranks`."""
     check(arguments)
     from geowidth.artifacts.clouds import Clouds
     from geowidth.measure.pipeline import MeasureSettings, measure, measure_clouds
+    from geowidth.ranks import own_device
 
-    given = {name: getattr(arguments, name) for name in ("neighbours", "bootstrap", "seed", "device")}
+    given = {name: getattr(arguments, name) for name in ("neighbours", "bootstrap", "seed")}
     given |= {name: tuple(names) for name in ("geometries", "statistics") if (names := getattr(arguments, name))}
     if arguments.radius is not None:
         given["radius"] = arguments.radius
-    settings = MeasureSettings(**given)
+    settings = MeasureSettings(**given, device=own_device(arguments.device))
+    options = {"out": arguments.out, "settings": settings, "ranks": ranks}
     if is_clouds(arguments.model):
-        profile = measure_clouds(Clouds.read(arguments.model), settings, out=arguments.out)
-    else:
-        drawing = {name: getattr(arguments, name) for name in OF_MODELS if getattr(arguments, name) is not None}
-        options = {"out": arguments.out, "settings": settings}
-        profile = measure(arguments.model, **drawing, **options)
+        return measure_clouds(ranks.together(lambda: Clouds.read(arguments.model)), **options)
+    drawing = {name: getattr(arguments, name) for name in OF_MODELS if getattr(arguments, name) is not None}
+    return measure(arguments.model, **drawing, **options)
+
+
+def show(arguments, profile):
+    """Print the profile, and draw it where that is asked for."""
     print(table(profile))
     for line in unsettled(profile):
         print(line, file=sys.stderr)

@@ -22,6 +22,7 @@ from geowidth.measure.statistics import DEFAULT_STATISTICS, STATISTICS, revision
 from geowidth.ops.threads import thread_count, torch_threads
 from geowidth.ops.transfers import Transfer
 from geowidth.progress import Progress
+from geowidth.ranks import Ranks
 from geowidth.text.corpus import Corpus
 from geowidth.text.sequences import draw_tokens, windows_of
 
@@ -94,6 +95,7 @@ def measure(
     save_clouds: PathLike | None = None,
     download: bool = False,
     cache: PathLike | None = None,
+    ranks: Ranks | None = None,
 ) -> WorkProfile:
     """Measure a model on held-out text: the test split, which no training or validation loss of ours has seen.
 
@@ -107,22 +109,25 @@ def measure(
     download       whether a Hugging Face name may be fetched
     cache          folder for converted models
     settings       MeasureSettings; on its device (default: cpu) the model runs, and its clouds are measured
+    ranks          the processes that share the work (geowidth.ranks.joined; default: this one alone); their number
+                   changes no bit, and the first writes
     returns        WorkProfile
     """
     from geowidth.measure.opening import open_model
     from geowidth.text.corpus import load_corpus
 
-    if out is not None:
+    ranks = ranks or Ranks()
+    if out is not None and ranks.is_first:
         records.check_writable(out)
     settings = settings or MeasureSettings()
     settings = replace(settings, device=settings.device or "cpu", seed=settings.seed if seed is None else seed)
     tokens = whole("tokens", tokens, 4)
     context = None if context is None else whole("context", context, 2)
     windows = None if windows is None else whole("windows", windows, 1)
-    opened = open_model(model, download=download, cache=cache)
+    opened = ranks.in_turn(lambda: open_model(model, download=download, cache=cache))
     if context is not None and opened.longest is not None and context > opened.longest:
         raise UserError(f"context is {context}; this model takes at most {opened.longest} tokens")
-    text = load_corpus(corpus)
+    text = ranks.in_turn(lambda: load_corpus(corpus))
     if windows is None and opened.tokenizer is not None:
         windows = max(16, tokens // 8)
     clouds = capture(
@@ -140,11 +145,12 @@ def measure(
             "corpus_source": text.description,
             "split": "test",
         },
+        ranks=ranks,
     )
     del opened  # the model's memory is free for the matrices
-    if save_clouds is not None:
+    if save_clouds is not None and ranks.is_first:
         clouds.write(save_clouds)
-    return measure_clouds(clouds, settings, out=out)
+    return measure_clouds(clouds, settings, out=out, ranks=ranks)
 
 
 def check_enough_text(text: Corpus, context: int, tokens: int) -> None:
@@ -159,7 +165,12 @@ def check_enough_text(text: Corpus, context: int, tokens: int) -> None:
 
 
 def measure_clouds(
-    clouds: Clouds, settings: MeasureSettings | None = None, *, out: PathLike | None = None, threads: int | None = None
+    clouds: Clouds,
+    settings: MeasureSettings | None = None,
+    *,
+    out: PathLike | None = None,
+    threads: int | None = None,
+    ranks: Ranks | None = None,
 ) -> WorkProfile:
     """Measure clouds that `capture` or Clouds.read gave.
 
@@ -167,6 +178,7 @@ def measure_clouds(
     settings   MeasureSettings
     out        path of work.json, or None to write nothing
     threads    of the CPU (default: torch's)
+    ranks      the processes that share the layers (default: this one alone); each gets the whole profile
     returns    WorkProfile
 
     On a GPU (the settings' device, or where the clouds lie) layers follow one another there, while the persistence of
@@ -183,20 +195,28 @@ def measure_clouds(
         raise UserError("the clouds hold no layer; at least 1 is needed")
     if clouds.tokens < 4:
         raise UserError(f"{clouds.tokens} tokens make no cloud; at least 4 are needed, 256 or more are sensible")
-    kept = KeptLayers(out, fingerprint(clouds, settings))
+    ranks = ranks or Ranks()
+    kept = KeptLayers(out if ranks.is_first else None, fingerprint(clouds, settings))
+    kept.layers = ranks.of_first(lambda: kept.layers)
     todo = [layer for layer in range(clouds.layers) if layer not in kept.layers]
     measured = _side_by_side if device.type == "cpu" else _overlapping
     with Progress(clouds.layers, "measure", unit="layer") as progress:
         progress.resume_at(clouds.layers - len(todo))
-        with closing(measured(clouds, todo, settings, threads)) as results:
-            for layer, result in results:
+        with closing(measured(clouds, ranks.dealt(todo), settings, threads)) as results:
+            for layer, result in _of_all(results, ranks, len(todo)):
                 kept.add(layer, result)
                 progress.step(text=f"layer {layer}")
     profile = _assemble(clouds, settings, [kept.layers[layer] for layer in range(clouds.layers)])
-    if out is not None:
+    if out is not None and ranks.is_first:
         profile.write(out)
         kept.remove()
     return profile
+
+
+def _of_all(results, ranks, layers):
+    """Yield the (layer, result) of all processes, round by round, in every process."""
+    for _ in range(0, layers, ranks.size):
+        yield from filter(None, ranks.gather(ranks.together(lambda: next(results, None))))
 
 
 def _refuse_others(clouds, settings):

@@ -21,6 +21,7 @@ from geowidth.measure import models
 from geowidth.measure.families import SEQUENTIAL, Family, family_of, site
 from geowidth.precision import coarsest
 from geowidth.progress import Progress
+from geowidth.ranks import Ranks
 from geowidth.text.sequences import check_ids, draw_tokens, pad_batch, sequences_of, token_ids, windows_of
 
 
@@ -38,6 +39,7 @@ def capture(
     windows: int | None = None,
     family: Family | None = None,
     settings: dict[str, Any] | None = None,
+    ranks: Ranks | None = None,
 ) -> Clouds:
     """Run `model` over `text` and keep the states around every FFN for `tokens` drawn tokens.
 
@@ -53,6 +55,8 @@ def capture(
     tail      closing positions of each sequence that are never drawn (an encoder's end token)
     windows   draw from this many sequences only (default: all), which saves forward passes
     family    a Family of your own, for a model that is not in the table
+    ranks     the processes among which the forward passes are dealt (geowidth.ranks; default: this one alone). Each
+              has the model and the text, each gets the same Clouds, whose bits do not depend on their number
     returns   Clouds in the model's dtype, on the CPU
 
     Refused before the model runs: an unknown model type, widths that cannot be told, sequences longer than the model
@@ -72,7 +76,7 @@ def capture(
     models.check_data(model)
     sequences = _sequences(model, text, mask, context)
     rows, positions = draw_tokens(sequences, tokens, seed, skip, tail, windows, family.causal)
-    kept = _run(model, family, sequences, rows, positions, batch)
+    kept = _run(model, family, sequences, rows, positions, batch, ranks or Ranks())
     clouds = Clouds(
         before=kept["before"],
         after=kept["after"],
@@ -125,19 +129,26 @@ def _context(context, longest, length, name):
     return context
 
 
-def _run(model, family, sequences, rows, positions, batch):
-    """{"before", "after"}: (layers, tokens, dimension) on the CPU, the drawn tokens of every layer."""
+def _run(model, family, sequences, rows, positions, batch, ranks):
+    """{"before", "after"}: (layers, tokens, dimension) on the CPU, the drawn tokens of every layer; and "precision"."""
     distinct = rows.unique().tolist()
     if not distinct:
         empty = torch.empty(len(family.blocks(model)), 0, models.dimension_of(model) or 0, dtype=models.dtype_of(model))
         return {"before": empty, "after": empty.clone()}
-    runner, device, pad = models.backbone_of(model), models.input_device(model), models.padding_id(model) or 0
-    if not family.causal and not models.takes(runner, "attention_mask"):
+    if not family.causal and not models.takes(models.backbone_of(model), "attention_mask"):
         batch = 1  # tokens would see the padding
-    kept, done = {}, 0
-    with _Watch(model, family) as watch, Progress(len(distinct), "capture", unit="window") as progress:
-        for begin in range(0, len(distinct), batch):
-            names = distinct[begin : begin + batch]
+    # Whole batches are dealt: what a forward pass computes may depend on what else is in it.
+    batches = [distinct[begin : begin + batch] for begin in range(0, len(distinct), batch)]
+    own = ranks.together(lambda: _pass(model, family, sequences, rows, positions, ranks.dealt(batches)))
+    return _gathered(own, ranks)
+
+
+def _pass(model, family, sequences, rows, positions, batches):
+    """What `_run` gives, with zeros for the drawn tokens that are in none of `batches`."""
+    runner, device, pad = models.backbone_of(model), models.input_device(model), models.padding_id(model) or 0
+    kept = {}
+    with _Watch(model, family) as watch, Progress(sum(map(len, batches)), "capture", unit="window") as progress:
+        for names in batches:
             ids, mask = pad_batch([sequences[name] for name in names], pad)
             inside = torch.nonzero((rows >= names[0]) & (rows <= names[-1])).flatten()
             local = {name: index for index, name in enumerate(names)}
@@ -147,12 +158,22 @@ def _run(model, family, sequences, rows, positions, batch):
                 models.forward(runner, ids.to(device), mask.to(device))
             for name, part in watch.take().items():
                 if name not in kept:  # whole at once: parts joined at the end would take twice the memory
-                    kept[name] = part.new_empty(part.shape[0], len(rows), part.shape[2])
-                kept[name][:, done : done + part.shape[1]] = part
+                    kept[name] = part.new_zeros(part.shape[0], len(rows), part.shape[2])
+                kept[name][:, inside] = part
             kept["precision"] = watch.precision
-            done += len(inside)
             progress.step(len(names))
     return kept
+
+
+def _gathered(own, ranks):
+    """What all processes kept, in each: every drawn token is one's, and zero bits elsewhere."""
+    forms = ranks.gather({n: (v.shape, v.dtype) for n, v in own.items() if n != "precision"})
+    precisions = ranks.gather(own.get("precision"))
+    kept = {}
+    for name, (shape, dtype) in next(filter(None, forms)).items():
+        part = own[name] if name in own else torch.zeros(shape, dtype=dtype)
+        kept[name] = ranks.sum(part.view(torch.uint8)).view(dtype)
+    return kept | {"precision": next(filter(None, precisions), None)}
 
 
 class _Watch:

@@ -145,7 +145,7 @@ def test_doctor_tells_a_gpu_machine_well():
 def test_every_command_shows_examples_and_names_its_values(name):
     parser, _ = cli.parser_for(name)
     examples = parser.description.partition("\nExamples\n")[2].splitlines()
-    assert examples and all(line.startswith("  geowidth ") for line in examples if line)
+    assert examples and all(line.startswith(("  geowidth ", "  torchrun ")) for line in examples if line)
     for action in parser._actions:
         if action.option_strings and action.nargs != 0:
             assert action.metavar and action.metavar == action.metavar.upper(), (name, action.dest)
