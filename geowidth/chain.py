@@ -16,6 +16,8 @@ from geowidth.models.presets import Preset, preset_named
 from geowidth.progress import duration, tell
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from geowidth.artifacts.schedule import Schedule
     from geowidth.artifacts.work_profile import WorkProfile
 
@@ -132,13 +134,24 @@ def _level_profile(chain, measured):
     return WorkProfile(work, dimension, model.widths, model.dimension, 3, [], {}, {})
 
 
-def run_chain(chain: Chain, folder: PathLike, *, processes: int | None = None) -> Path:
-    """Do everything `chain` says that is not done yet in `folder`; returns the path of report.html."""
+def run_chain(
+    chain: Chain, folder: PathLike, *, processes: int | None = None, on: str | Executor | None = None
+) -> Path:
+    """Do everything `chain` says that is not done yet in `folder`; returns the path of report.html.
+
+    processes, on: how many trainings run side by side, and where; see geowidth.train.train_many.
+    """
+    from geowidth.train.executors import opened
+
+    check(chain, processes)
+    with opened(on, Path(folder)) as executor:
+        return _run(chain, Path(folder), processes, executor)
+
+
+def _run(chain, folder, processes, on):
     from geowidth.report import table, write_report
     from geowidth.train.compare import COMPARISON_FILE, compare_folders
 
-    folder = Path(folder)
-    check(chain, processes)
     record = chain.to_json() | {"environment": records.environment()}
     records.claim_folder(folder / "settings.json", record, "a run", LATER)
     started = time.monotonic()
@@ -146,13 +159,13 @@ def run_chain(chain: Chain, folder: PathLike, *, processes: int | None = None) -
     late = [arm for arm in chain.arms if arm.needs_work]
     stages = 5 if late else 4
     tell(f"[1/{stages}] train {_named(early)}: {len(early) * len(chain.seeds)} models of {chain.steps} steps")
-    train_arms(chain, folder, early, processes)
+    train_arms(chain, folder, early, processes, on)
     signals = f"{_count(chain)} signals of every FFN on {chain.tokens} held-out tokens"
     tell(f"[2/{stages}] measure {chain.reference}: {signals}")
     measure_reference(chain, folder)
     if late:
         tell(f"[3/{stages}] allocate by {chain.statistic} x {chain.geometry}, then train {_named(late)}")
-        train_arms(chain, folder, late, processes)
+        train_arms(chain, folder, late, processes, on)
     tell(f"[{stages - 1}/{stages}] compare seed by seed")
     record = compare_folders([folder / arm_folder(arm.name, seed) for arm in chain.arms for seed in chain.seeds])
     records.write_json(folder / COMPARISON_FILE, record)
@@ -167,7 +180,7 @@ def check(chain: Chain, processes: int | None) -> None:
     """Refuse what only the corpus and this machine can tell, before anything is written."""
     from geowidth.measure import check_enough_text
     from geowidth.text.corpus import load_corpus, windows
-    from geowidth.train.parallel import process_count
+    from geowidth.train.processes import process_count
 
     process_count(processes)
     text, context = load_corpus(chain.corpus), chain.preset.model.context
@@ -194,7 +207,9 @@ def _count(chain):
     return "nine" if count == 9 else count
 
 
-def train_arms(chain: Chain, folder: Path, arms: Sequence[Arm], processes: int | None) -> None:
+def train_arms(
+    chain: Chain, folder: Path, arms: Sequence[Arm], processes: int | None, on: str | Executor | None = None
+) -> None:
     """Write the schedules of `arms` and train every seed of them; finished trainings are left as they are."""
     from geowidth.train import TrainJob, train_many
 
@@ -205,7 +220,7 @@ def train_arms(chain: Chain, folder: Path, arms: Sequence[Arm], processes: int |
             out = folder / arm_folder(arm.name, seed)
             job = TrainJob(out, schedule.widths, seed, arm.name, chain.preset, chain.steps, chain.corpus)
             jobs.append(replace(job, initial_scales=schedule.initial_scales))
-    train_many(jobs, processes, label="train")
+    train_many(jobs, processes, on=on, label="train")
 
 
 def schedule_of(chain: Chain, folder: Path, arm: Arm) -> Schedule:

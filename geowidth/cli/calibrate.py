@@ -47,7 +47,7 @@ def add_arguments(parser):
     add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
     add("--work", metavar="FILE", help="work.json of the base model (default: measure it)")
     add("--tokens", metavar="N", type=words.whole(4), help="tokens in the measured cloud (default: the preset's)")
-    add("--processes", metavar="N", type=words.whole(), help="trainings side by side (default: one a core)")
+    words.add_sweep(add)
 
 
 def run(arguments):
@@ -56,7 +56,7 @@ def run(arguments):
     from geowidth.diagnose.calibration_plot import plot_calibration
 
     folder = Path(f"runs/calibration-{arguments.preset}" if arguments.out is None else arguments.out)
-    names = ("preset", "seeds", "factors", "steps", "corpus", "tokens", "work", "processes")
+    names = ("preset", "seeds", "factors", "steps", "corpus", "tokens", "work", "processes", "on")
     found = calibrate(folder, **{name: getattr(arguments, name) for name in names})
     plot_calibration(found, folder / "curves.svg")
     print(table(found))

@@ -79,7 +79,7 @@ def run(arguments):
 def requested(arguments):
     """(Preset, keyword arguments of `estimate`) from the command line; raises UserError for what does not fit."""
     from geowidth.models.presets import preset_named
-    from geowidth.train.parallel import default_processes
+    from geowidth.train.processes import default_processes
 
     task, preset = arguments.task, preset_named(arguments.preset or "nano")
     for name in sorted({option for options in USED.values() for option in options}):

@@ -58,12 +58,12 @@ def add_arguments(parser):
         help="the signal to allocate by: shift, gw, topology or gw_entropic",
     )
     add("--seed", metavar="N", type=words.whole(0), default=0, help="of the drawing of tokens and of permuted arms")
-    add("--processes", metavar="N", type=words.whole(), help="trainings side by side (default: one a core)")
+    words.add_sweep(add)
 
 
 def run(arguments):
-    given = {name: value for name, value in vars(arguments).items() if name not in ("out", "processes")}
+    given = {name: value for name, value in vars(arguments).items() if name not in ("out", "processes", "on")}
     chain = resolve(**given)
     folder = Path(f"runs/{chain.preset.name}" if arguments.out is None else arguments.out)
-    page = run_chain(chain, folder, processes=arguments.processes)
+    page = run_chain(chain, folder, processes=arguments.processes, on=arguments.on)
     print(f"report: {page}")

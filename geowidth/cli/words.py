@@ -195,3 +195,25 @@ def width_range(text):
     if not 1 <= count <= 4096:
         raise argparse.ArgumentTypeError(f"holds {count} widths; allowed: 1 to 4096")
     return list(range(first, last + 1, step))
+
+
+def place(text):
+    """A place of training (geowidth.train.executors); its name is checked here, the rest when it is opened."""
+    from geowidth.train.executors import place_named
+
+    try:
+        place_named(text)
+    except UserError as error:
+        raise as_it_is(error) from error
+    return text
+
+
+def add_sweep(add):
+    """The options of a command that trains many models: how many side by side, and where."""
+    add(
+        "--processes",
+        metavar="N",
+        type=whole(),
+        help="trainings side by side (default: one a core; with --on as many as its workers take)",
+    )
+    add("--on", metavar="PLACE", type=place, help="train there: dask://HOST:PORT, slurm:partition=NAME,... or local")

@@ -24,6 +24,8 @@ from geowidth.errors import UserError
 from geowidth.files import PathLike
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from geowidth.artifacts.work_profile import WorkProfile
     from geowidth.inputs import ArrayLike
     from geowidth.models.presets import Preset
@@ -40,12 +42,13 @@ def calibrate(
     tokens: int | None = None,
     work: WorkProfile | PathLike | None = None,
     processes: int | None = None,
+    on: str | Executor | None = None,
 ) -> Calibration:
     """Train, measure and fit in folder `out`; returns the Calibration, also written to out/calibration.json.
 
     preset: name or Preset. seeds, factors, steps: see CalibrationDesign. work: a WorkProfile or the path of one
-    (default: the base model of the first seed is measured on `tokens` held-out tokens). processes: trainings side by
-    side.
+    (default: the base model of the first seed is measured on `tokens` held-out tokens). processes, on: how many
+    trainings run side by side, and where; see geowidth.train.train_many.
     Finished trainings are kept: an interrupted call goes on. Raises UserError before any work for what cannot run.
     """
     from geowidth.allocate.problem import load_work
@@ -53,7 +56,8 @@ def calibrate(
     from geowidth.models.presets import preset_named
     from geowidth.text.corpus import load_corpus
     from geowidth.train import train_many
-    from geowidth.train.parallel import process_count
+    from geowidth.train.executors import opened
+    from geowidth.train.processes import process_count
 
     chosen = preset_named(preset)
     given: dict[str, Any] = {"seeds": seeds, "factors": factors, "steps": steps}
@@ -71,8 +75,9 @@ def calibrate(
     process_count(processes)
     if profile is None:
         check_enough_text(load_corpus(design.corpus), chosen.model.context, design.tokens)
-    design.claim(folder)
-    results = train_many(jobs, processes, label="calibrate")
+    with opened(on, folder) as executor:
+        design.claim(folder)
+        results = train_many(jobs, processes, on=executor, label="calibrate")
     if profile is None:
         profile = _measure(design, folder)
     found = summarise(design, [result["loss"] for result in results], profile)

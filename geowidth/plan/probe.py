@@ -23,7 +23,7 @@ TRAIN_SECONDS = 1.5
 
 def run_probe(request: dict[str, Any]) -> dict[str, Any]:
     """The answer of a probe process to `request`; raises RuntimeError with its last words if it failed."""
-    from geowidth.train.parallel import python_environment
+    from geowidth.train.processes import python_environment
 
     command = [sys.executable, "-m", "geowidth.plan.probe"]
     text = records.dumps(request)

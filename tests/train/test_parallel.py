@@ -12,7 +12,7 @@ from tiny_preset import TINY
 
 from geowidth import files
 from geowidth.errors import UserError
-from geowidth.train import TrainJob, checkpoint, parallel, state, train, train_many
+from geowidth.train import TrainJob, checkpoint, crew, processes, state, train, train_many
 
 HERE = Path(__file__).resolve().parent
 
@@ -73,7 +73,7 @@ def test_same_bits_as_one_at_a_time_whatever_the_number_of_processes(text, tmp_p
 def test_finished_jobs_are_skipped(text, tmp_path, monkeypatch):
     job = jobs(tmp_path, text)[0]
     result = train(job.preset, job.widths, job.seed, job.out, arm=job.arm, corpus=job.corpus, watch=nothing)
-    monkeypatch.setattr(parallel, "Worker", pytest.fail)
+    monkeypatch.setattr(crew, "Worker", pytest.fail)
     assert train_many([job]) == [result]
     assert train_many([]) == []
 
@@ -118,7 +118,7 @@ def test_a_process_that_dies_is_named(text, tmp_path, monkeypatch):
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no memory left >&2\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr(parallel.sys, "executable", str(program))
+    monkeypatch.setattr(processes.sys, "executable", str(program))
     with pytest.raises(RuntimeError, match=r"seed 0\) failed: its process ended \(exit code 3\)\nno memory left"):
         train_many(jobs(tmp_path, text)[:1])
 
@@ -127,15 +127,15 @@ def test_a_process_that_hangs_is_named_and_killed(text, tmp_path, monkeypatch):
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
-    monkeypatch.setattr(parallel.sys, "executable", str(program))
-    monkeypatch.setattr(parallel, "STALL_SECONDS", 1.0)
-    monkeypatch.setattr(parallel, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(processes.sys, "executable", str(program))
+    monkeypatch.setattr(crew, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.2)
     with pytest.raises(RuntimeError, match=r"seed 0\) failed: its process hangs: no step in 1 s"):
         train_many(jobs(tmp_path, text)[:1])
 
 
 def test_bad_jobs_stop_before_work(text, tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "Worker", pytest.fail)
+    monkeypatch.setattr(crew, "Worker", pytest.fail)
     one, two = jobs(tmp_path, text)
     for words, bad in {
         "two jobs write": [one, replace(two, out=one.out)],
