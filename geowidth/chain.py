@@ -117,7 +117,7 @@ def check_arms(chain: Chain) -> None:
     for arm in chain.arms:
         try:
             found = allocate_arm(chain, arm, _level_profile(chain, measured) if arm.needs_work else None)
-            chain.preset.widths_of(found, "geowidth run")
+            chain.preset.with_schedule(found, "geowidth run")
         except UserError as error:
             raise UserError(f"arm {arm.text}: {error}") from error
 
@@ -131,7 +131,7 @@ def _level_profile(chain, measured):
     flat = [1.0] * model.layers
     work = {name: dict.fromkeys(measured.statistics_in(name), flat) for name in measured.geometries}
     dimension = {name: [8.0] * model.layers for name in ESTIMATORS}
-    return WorkProfile(work, dimension, model.widths, model.dimension, 3, [], {}, {})
+    return WorkProfile(work, dimension, model.widths, model.dimension, model.projections, [], {}, {})
 
 
 def run_chain(
@@ -217,8 +217,9 @@ def train_arms(
     for seed in chain.seeds:  # seed by seed, so that an interrupted run has whole pairs
         for arm in arms:
             schedule = schedule_of(chain, folder, arm)
+            preset = chain.preset.with_schedule(schedule, "geowidth run")
             out = folder / arm_folder(arm.name, seed)
-            job = TrainJob(out, schedule.widths, seed, arm.name, chain.preset, chain.steps, chain.corpus)
+            job = TrainJob(out, None, seed, arm.name, preset, chain.steps, chain.corpus)
             jobs.append(replace(job, initial_scales=schedule.initial_scales))
     train_many(jobs, processes, on=on, label="train")
 
@@ -232,7 +233,7 @@ def schedule_of(chain: Chain, folder: Path, arm: Arm) -> Schedule:
         schedule = Schedule.read(path)
     else:
         schedule = allocate_arm(chain, arm, folder / "work.json" if arm.needs_work else None)
-    chain.preset.widths_of(schedule, "geowidth run")
+    chain.preset.with_schedule(schedule, "geowidth run")  # refused before it is written
     if not path.exists():
         schedule.write(path)
     return schedule
@@ -249,7 +250,7 @@ def allocate_arm(chain: Chain, arm: Arm, work: WorkProfile | PathLike | None) ->
         base_width=preset.base_width,
         layers=preset.model.layers,
         model_dimension=preset.model.dimension,
-        projections=3,
+        projections=preset.model.projections,
         quantum=preset.run.multiple,
         work=work,
         **{"seed": chain.seed, **arm.settings(chain.signal)},

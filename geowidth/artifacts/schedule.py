@@ -75,16 +75,17 @@ class Schedule:
         *,
         layers: int,
         dimension: int,
-        heads: int,
+        heads: int | None,
         projections: int = 3,
         biases: bool = False,
         initialises: bool = False,
     ) -> tuple[int, ...]:
         """The widths, for a model of these sizes whose `heads` attention heads are the same in every layer.
 
-        reader: who builds the model, for the message. initialises: whether it reads `initial_scales` too. Raises
-        UserError for what the schedule states and such a model does not have: another number of layers, heads that
-        differ from layer to layer, a budget counted for FFNs of other sizes, initial scales.
+        reader: who builds the model, for the message. heads: None where it builds the schedule's `heads` too.
+        initialises: whether it reads `initial_scales` too. Raises UserError for what the schedule states and such a
+        model does not have: another number of layers, heads that differ from layer to layer, a budget counted for FFNs
+        of other sizes, initial scales.
         """
         if self.initial_scales is not None and not initialises:
             raise UserError(

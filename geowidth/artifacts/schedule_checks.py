@@ -75,14 +75,14 @@ def cost_of(schedule: "Schedule", unit: str | None) -> LinearCost | None:
 
 
 def fits(
-    schedule: "Schedule", reader: str, layers: int, dimension: int, heads: int, projections: int, biases: bool
+    schedule: "Schedule", reader: str, layers: int, dimension: int, heads: int | None, projections: int, biases: bool
 ) -> None:
     """Refuse a schedule that states what `reader` would have to leave out; see Schedule.widths_for."""
     what = f"schedule {shown(schedule.name)}"
     if schedule.layers != layers:
         raise UserError(f"{what} has {schedule.layers} layers, the model {layers}; allocate for {layers} layers")
     stated = schedule.heads
-    if stated is not None and any(count != heads for count in stated):
+    if stated is not None and heads is not None and any(count != heads for count in stated):
         raise UserError(
             f"{what} has attention heads {' '.join(map(str, stated))} by layer; {reader} gives every layer {heads}: "
             f"allocate without heads (--option taper=ffn)"

@@ -90,7 +90,7 @@ def requested(arguments):
     if arguments.schedule is not None:
         from geowidth.allocate import Schedule
 
-        request["widths"] = preset.widths_of(Schedule.read(arguments.schedule), f"geowidth plan {task}")
+        preset = preset.with_schedule(Schedule.read(arguments.schedule), f"geowidth plan {task}")
     if task == "run":
         request["models"] = _models_of_run(arguments, preset)
     if task == "calibrate":

@@ -55,12 +55,12 @@ def run(arguments):
 
     preset = preset_named(arguments.preset)
     schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
-    widths = None if schedule is None else preset.widths_of(schedule, "geowidth train")
+    preset = preset if schedule is None else preset.with_schedule(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
     done = checkpoint.read_result(arguments.out) is not None
     result = train(
         preset,
-        widths,
+        None,
         arguments.seed,
         arguments.out,
         arm=arm,

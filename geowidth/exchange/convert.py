@@ -114,6 +114,8 @@ def _shape_from(source, config, where):
 
 
 def _shape_of(config):
+    if config.layer_heads is not None or config.activation != "swiglu":
+        raise UserError("export knows models of SwiGLU and equal heads only")
     return LlamaShape(
         family="llama",
         vocabulary=config.vocabulary,

@@ -12,7 +12,7 @@ from geowidth.exchange.checkpoint import Checkpoint
 from geowidth.exchange.gguf_read import BLOCK_NAMES, OUTER_NAMES, halves_to_interleaved
 from geowidth.exchange.gguf_vocabulary import LONG, special_ids, write_vocabulary
 from geowidth.files import PathLike
-from geowidth.models.transformer import rope_frequencies
+from geowidth.models.rotary import rope_frequencies
 from geowidth.text.tokenizer_json import vocabulary_from_files
 
 ARCHITECTURE = "deci"

@@ -97,6 +97,10 @@ class Family:
             for layer, block in enumerate(self.blocks(model))
         )
 
+    def matrices(self, model: nn.Module) -> int:
+        """Matrices per FFN of a model of this family."""
+        return self.projections
+
     def _width(self, layer, block):
         down = _first(block, self.down.split("|"), "the FFN")
         return inner_width(down, f"the down-projection of layer {layer}")
@@ -111,6 +115,9 @@ class _OwnFamily(Family):
 
     def widths(self, model: Any) -> tuple[int, ...]:
         return tuple(model.config.widths)
+
+    def matrices(self, model: Any) -> int:
+        return model.config.projections
 
 
 BERT_PATHS = ("encoder.layer", "bert.encoder.layer", "roberta.encoder.layer", "electra.encoder.layer")

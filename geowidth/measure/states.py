@@ -83,7 +83,7 @@ def capture(
         token_ids=torch.tensor([int(sequences[r][p]) for r, p in zip(rows, positions, strict=True)]).long(),
         positions=positions,
         widths=widths,
-        projections=family.projections,
+        projections=family.matrices(model),
         experts=tuple(family.experts(model)),
         precision=kept.get("precision"),
         settings={

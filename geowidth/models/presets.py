@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from geowidth.errors import UserError, choose, shown
+from geowidth.models.config import ModelConfig
 from geowidth.models.training import TrainingSettings
-from geowidth.models.transformer import ModelConfig
 from geowidth.registry import Registry
 
 if TYPE_CHECKING:
@@ -70,14 +70,35 @@ class Preset:
             raise UserError(f"{len(widths)} widths came; preset {self.name!r} has {self.model.layers} layers")
         return replace(self.model, widths=widths)
 
-    def widths_of(self, schedule: Schedule, reader: str) -> tuple[int, ...]:
-        """The widths of a Schedule for this preset's model; what else it states and `reader` cannot keep is refused."""
+    def with_schedule(self, schedule: Schedule, reader: str) -> Preset:
+        """The preset whose model has the widths of a Schedule, and its attention heads where it states some.
+
+        reader: who asks, for the message. Raises UserError for a schedule of another model: other layers, FFNs of
+        another size, heads that this model cannot have or that are more in all than its own.
+        """
         model = self.model
         if schedule.layers != model.layers:
             self.with_widths(schedule.widths)
-        return schedule.widths_for(
-            reader, layers=model.layers, dimension=model.dimension, heads=model.heads, initialises=True
+        widths = schedule.widths_for(
+            reader,
+            layers=model.layers,
+            dimension=model.dimension,
+            heads=None,
+            projections=model.projections,
+            initialises=True,
         )
+        if schedule.heads is None:
+            return replace(self, model=replace(model, widths=widths))
+        return replace(self, model=replace(model, widths=widths, layer_heads=self._heads_of(schedule)))
+
+    def _heads_of(self, schedule):
+        heads, own = tuple(schedule.heads), sum(self.model.heads_by_layer)
+        if sum(heads) > own:
+            raise UserError(
+                f"schedule {shown(schedule.name)} has {sum(heads)} attention heads in all, preset {self.name!r} {own}: "
+                f"allocate with heads={self.model.heads}"
+            )
+        return heads
 
     def with_training(self, **changes: Any) -> TrainingSettings:
         """The training settings with `changes`; None leaves a setting as it is, unknown names raise UserError."""

@@ -12,7 +12,8 @@ import torch
 from geowidth import memory, records
 from geowidth.errors import UserError
 from geowidth.files import PathLike
-from geowidth.models.transformer import ModelConfig, TaperedTransformer
+from geowidth.models.config import ModelConfig
+from geowidth.models.transformer import TaperedTransformer
 from geowidth.tensors import read_tensors, write_tensors
 
 KIND, SCHEMA = "geowidth.model", 1

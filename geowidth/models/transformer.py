@@ -1,19 +1,17 @@
-"""A decoder transformer whose FFN blocks may each have a width of their own.
+"""A decoder transformer whose blocks may each have an FFN width, and a number of attention heads, of their own.
 
 Pre-norm RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021, rotate-half layout), SwiGLU FFN (Shazeer
-2020), causal attention, tied embeddings, no biases. All FFN weights, down-projection included, are stored
-[width, dimension]: a width is a number of rows.
+2020) or one of another activation, causal attention, tied embeddings, no biases. All FFN weights, down-projection
+included, are stored [width, dimension]: a width is a number of rows.
 
-Initial values are drawn tensor by tensor from (seed, tensor name), row by row, with a scale that does not depend on any
-width. So two models of one seed that differ only in widths start from the same values wherever their shapes agree, and
-the rows of a narrower FFN are the first rows of the wider one: paired seeds differ by the widths and by nothing else.
+Initial values are drawn tensor by tensor from (seed, tensor name), row by row, with a scale that depends on no width
+and no number of heads. So two models of one seed that differ only in those start from the same values wherever their
+shapes agree: the rows of a narrower FFN are the first rows of the wider one, and the heads of a layer with fewer are
+the first heads of one with more. Paired seeds differ by the widths and heads and by nothing else.
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,109 +19,15 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from geowidth import memory
 from geowidth.errors import UserError, choose, whole
+from geowidth.models.config import ModelConfig
 from geowidth.models.ffn import FeedForward
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Shape of a TaperedTransformer.
-
-    vocabulary: number of token ids. layers, dimension, heads: blocks, size d of the residual stream, attention heads
-    (d / heads must be an even whole number). widths: FFN width of every layer. context: longest sequence in tokens.
-    rope_base, norm_epsilon: constants of the rotary angles and of RMSNorm.
-
-    What follows is for models that come from elsewhere. key_heads: heads of keys and values where they are fewer
-    (grouped queries). head_size: where it is not d / heads. tied: whether the output matrix is the embedding.
-    rope_scaling: None, {"rope_type": "linear", "factor"} or Llama 3's {"rope_type": "llama3", "factor",
-    "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}.
-    """
-
-    vocabulary: int
-    layers: int
-    dimension: int
-    heads: int
-    widths: tuple[int, ...]
-    context: int
-    rope_base: float = 10000.0
-    norm_epsilon: float = 1e-5
-    key_heads: int | None = None
-    head_size: int | None = None
-    tied: bool = True
-    rope_scaling: dict[str, Any] | None = None
-
-    def __post_init__(self):
-        for name in ("vocabulary", "layers", "dimension", "heads", "context"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
-        widths = tuple(whole(f"width of layer {i}", w, 0) for i, w in enumerate(self.widths))
-        object.__setattr__(self, "widths", widths)
-        if len(widths) != self.layers:
-            raise UserError(f"{len(widths)} widths came for {self.layers} layers; give one width per layer")
-        if self.head_size is not None:
-            object.__setattr__(self, "head_size", whole("head_size", self.head_size, 2))
-            if self.head_size % 2:
-                raise UserError(f"head_size is {self.head_size}; allowed: even numbers")
-        elif self.dimension % (2 * self.heads):
-            raise UserError(
-                f"dimension {self.dimension} does not split into {self.heads} heads of even size; "
-                f"use a multiple of {2 * self.heads}"
-            )
-        if self.key_heads is not None and self.heads % whole("key_heads", self.key_heads, 1):
-            raise UserError(f"{self.heads} heads do not share {self.key_heads} key heads; use a divisor")
-        if not isinstance(self.tied, bool):
-            raise UserError(f"tied is {self.tied!r}; allowed: true, false")
-        rope_frequencies(2, 1.0, self.rope_scaling)
-        for name in ("rope_base", "norm_epsilon"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-                raise UserError(f"{name} is {value!r}; allowed: positive numbers")
-            object.__setattr__(self, name, float(value))
-
-    @property
-    def head_dimension(self) -> int:
-        return self.head_size or self.dimension // self.heads
-
-    @property
-    def shared_heads(self) -> int:
-        """Heads of keys and values."""
-        return self.key_heads or self.heads
-
-    @property
-    def parameters(self) -> int:
-        """Distinct parameters of the model: embedding, output matrix unless tied, attention, norms, FFNs."""
-        d = self.dimension
-        attention = 2 * d * (self.heads + self.shared_heads) * self.head_dimension
-        outer = self.vocabulary * d * (1 if self.tied else 2) + d
-        return outer + self.layers * (attention + 2 * d) + 3 * d * sum(self.widths)
-
-    def check_memory(self, what: str, copies: int) -> None:
-        """Raise a UserError when this machine has no room for `copies` float32 numbers a parameter. what: needs it."""
-        memory.check(f"{what} with {self.parameters:,} parameters", 4 * copies * self.parameters, "use narrower widths")
-
-    def to_json(self) -> dict[str, Any]:
-        value = asdict(self) | {"widths": list(self.widths)}
-        return {name: v for name, v in value.items() if name not in FOREIGN or v != FOREIGN[name]}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "ModelConfig":
-        """The config that `to_json` gave; unknown or missing fields raise a UserError that names them."""
-        known = {f.name for f in fields(cls)}
-        needed = known - {"rope_base", "norm_epsilon", *FOREIGN}
-        if not isinstance(value, dict) or set(value) - known or needed - set(value):
-            found = ", ".join(value) if isinstance(value, dict) else repr(value)
-            raise UserError(f"model config has {found}; needed: {', '.join(f.name for f in fields(cls))}")
-        if not isinstance(value["widths"], (list, tuple)):
-            raise UserError(f"widths is {value['widths']!r}; needed: a list with one whole number per layer")
-        return cls(**value)
-
+from geowidth.models.rotary import rotary_tables, rotate
 
 RECOMPUTE = ("none", "ffn", "block")  # what backward may compute again, see TaperedTransformer.recompute_in_backward
 # Rotary tables are as long as the context up to here and grow with the sequences beyond, so that texts decide the
 # memory, and not a number in a file.
 FIRST_POSITIONS = 8192
-# Fields of models from elsewhere, with the values they have in ours; left out of files where they have those.
-FOREIGN = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": None}
 
 
 class RMSNorm(nn.Module):
@@ -142,95 +46,61 @@ class RMSNorm(nn.Module):
         return functional.rms_norm(x, weight.shape, weight, self.epsilon).to(self.compute_dtype or x.dtype)
 
 
-def rope_frequencies(head_dimension: int, base: float, scaling: dict[str, Any] | None = None) -> torch.Tensor:
-    """Rotary angles per position, (head_dimension / 2,) float64, fastest first.
-
-    scaling: see ModelConfig. "linear" divides all angles (Chen et al. 2023); "llama3" divides those whose wavelength is
-    above original / low_freq_factor, leaves those below original / high_freq_factor, and blends between (Llama 3.1).
-    """
-    half = head_dimension // 2
-    frequency = base ** (-torch.arange(half, dtype=torch.float64) / half)
-    if scaling is None:
-        return frequency
-    scaling = scaling if isinstance(scaling, dict) else {"rope_type": scaling}
-    kind, parts = scaling.get("rope_type"), ("factor",)
-    if kind == "llama3":
-        parts += ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-    given = [scaling.get(name) for name in parts]
-    if kind not in ("linear", "llama3") or not all(map(_positive, given)):
-        raise UserError(f"rope_scaling is {scaling!r}; allowed: linear or llama3, with positive {', '.join(parts)}")
-    if kind == "linear":
-        return frequency / scaling["factor"]
-    factor, low, high, original = (scaling[name] for name in parts)
-    if not low < high:
-        raise UserError(f"rope_scaling is {scaling!r}; allowed: low_freq_factor below high_freq_factor")
-    turns = original * frequency / (2 * math.pi)
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequency * (kept + (1 - kept) / factor)
-
-
-def _positive(value):
-    return type(value) in (int, float) and 0 < value < math.inf
-
-
-def rotary_tables(
-    context: int, head_dimension: int, base: float, scaling: dict[str, Any] | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and signed sines (context, 1, head_dimension) float32 of the rotary angles, in the rotate-half layout."""
-    frequency = rope_frequencies(head_dimension, base, scaling)
-    angle = torch.outer(torch.arange(context, dtype=torch.float64), frequency)
-    cosine = torch.cat((angle.cos(), angle.cos()), -1)
-    sine = torch.cat((-angle.sin(), angle.sin()), -1)
-    return cosine[:, None].float(), sine[:, None].float()
-
-
-def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary positions: x (batch, tokens, heads, head_dimension) turned by the tables of its positions.
-
-    The angles keep the dtype of the tables; the result is rounded once, to that of x.
-    """
-    return (x * cosine + x.roll(x.shape[-1] // 2, -1) * sine).to(x.dtype)
-
-
 class Attention(nn.Module):
-    """Causal attention. Weights: qkv (queries, keys, values one above the other) [heads + 2 key heads, d], out [d, d].
+    """Causal attention. Weights: qkv (queries, keys, values, one above the other) and out.
 
-    Each head counts head_dimension rows.
+    qkv is [heads + 2 key heads, d], out [d, heads]; each head counts head_dimension rows or columns. layer: whose heads
+    these are.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.heads, self.key_heads, self.head_dimension = config.heads, config.shared_heads, config.head_dimension
+        self.heads, self.key_heads = config.heads_by_layer[layer], config.key_heads_by_layer[layer]
+        self.head_dimension = config.head_dimension
         rows = (self.heads + 2 * self.key_heads) * self.head_dimension
         self.qkv = nn.Parameter(torch.empty(rows, config.dimension))
         self.out = nn.Parameter(torch.empty(config.dimension, self.heads * self.head_dimension))
 
-    def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """x (batch, tokens, d) -> the same shape. mask: see document_mask; None for one document a row."""
         batch, tokens, _ = x.shape
         heads, key_heads = self.heads, self.key_heads
         qkv = functional.linear(x, self.qkv.to(x.dtype)).view(batch, tokens, heads + 2 * key_heads, self.head_dimension)
         turned, value = qkv.split((heads + key_heads, key_heads), 2)
         query, key = rotate(turned, cosine, sine).transpose(1, 2).split((heads, key_heads), 1)
         mixed = functional.scaled_dot_product_attention(
-            query, key, value.transpose(1, 2), is_causal=True, enable_gqa=key_heads != heads
+            query, key, value.transpose(1, 2), mask, is_causal=mask is None, enable_gqa=key_heads != heads
         )
         mixed = mixed.transpose(1, 2).reshape(batch, tokens, heads * self.head_dimension)
         return functional.linear(mixed, self.out.to(x.dtype))
 
 
+def document_mask(documents: torch.Tensor) -> torch.Tensor:
+    """Which key each query sees, bool (batch, 1, length, length): none that stands later, none of another document.
+
+    documents: integers (batch, length), equal where two positions belong to one document.
+    """
+    return (documents[:, :, None] == documents[:, None, :]).tril()[:, None]
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + ffn(norm(x)). The input of `ffn_norm` is the state that enters the FFN."""
 
-    def __init__(self, config: ModelConfig, width: int) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.dimension, config.norm_epsilon)
-        self.attention = Attention(config)
+        self.attention = Attention(config, layer)
         self.ffn_norm = RMSNorm(config.dimension, config.norm_epsilon)
         # Left unset here, without touching the global generator: `initialise` or a checkpoint fills it.
-        self.ffn = nn.utils.skip_init(FeedForward, config.dimension, width, device=torch.get_default_device())
+        shape = (config.dimension, config.widths[layer], config.activation)
+        self.ffn = nn.utils.skip_init(FeedForward, *shape, gated=config.is_gated, device=torch.get_default_device())
 
-    def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x), cosine, sine)
+    def forward(
+        self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x), cosine, sine, mask)
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -238,6 +108,9 @@ class TaperedTransformer(nn.Module):
     """Decoder of `config`, initialised from `seed` (None: parameters are left unset, for loading).
 
     forward: tokens (batch, length) int64, length up to the context -> logits (batch, length, vocabulary).
+    documents: integers of the same shape, equal where two positions belong to one document (None: a row is one).
+    Attention then crosses no boundary, and the logits of every document are those it has alone, up to rounding: rotary
+    scores know differences of positions only.
     """
 
     cosine: torch.Tensor
@@ -252,7 +125,7 @@ class TaperedTransformer(nn.Module):
         if torch.get_default_device().type == "cpu":
             config.check_memory("a model", 1)
         self.embedding = nn.Parameter(torch.empty(config.vocabulary, config.dimension))
-        self.blocks = nn.ModuleList(Block(config, width) for width in config.widths)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = RMSNorm(config.dimension, config.norm_epsilon)
         if not config.tied:
             self.head = nn.Parameter(torch.empty(config.vocabulary, config.dimension))
@@ -279,18 +152,27 @@ class TaperedTransformer(nn.Module):
             scale = outer if last in ("out", "down") else inner
             if initial_scales is not None and name.endswith(".ffn.down"):
                 scale *= initial_scales[int(name.split(".")[1])]
-            parameter.copy_(drawn(seed, name, tuple(parameter.shape)).mul_(scale))
+            if last in ("qkv", "out"):
+                values = drawn_attention(seed, name, self.config, int(name.split(".")[1]))
+            else:
+                values = drawn(seed, name, tuple(parameter.shape))
+            parameter.copy_(values.mul_(scale))
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
         length = tokens.shape[1]
+        if documents is not None and documents.shape != tokens.shape:
+            raise UserError(
+                f"documents has shape {tuple(documents.shape)}, tokens {tuple(tokens.shape)}; give one number a token"
+            )
         if length > self.config.context:
             raise UserError(f"sequence of {length} tokens; this model's context is {self.config.context}")
         if length > len(self.cosine):
             self._grow_tables(length)
         cosine, sine = self.cosine[:length], self.sine[:length]
+        mask = None if documents is None else document_mask(documents)
         x = functional.embedding(tokens, self.embedding)
         for block in self.blocks:
-            x = self._through(block, x, cosine, sine)
+            x = self._through(block, x, cosine, sine, mask)
         x = self.norm(x)
         return functional.linear(x, (self.embedding if self.config.tied else self.head).to(x.dtype))
 
@@ -344,15 +226,27 @@ def drawn(seed: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
 
 
-def training_flops(config: ModelConfig, tokens: int, length: int | None = None) -> int:
-    """FLOPs of training on `tokens` tokens in sequences of `length` (default: the context).
+def drawn_attention(seed: int, name: str, config: ModelConfig, layer: int) -> torch.Tensor:
+    """Standard normal values of a qkv or out matrix of one layer: those of a layer of `config.heads` heads, of which a
+    layer with fewer has the first ones; the further heads of a layer with more are drawn from names of their own."""
+    size, d = config.head_dimension, config.dimension
+    usual, wanted = config.heads * size, config.heads_by_layer[layer] * size
+    keys, wanted_keys = config.shared_heads * size, config.key_heads_by_layer[layer] * size
+    if name.endswith(".out"):
+        columns = drawn(seed, name, (d, usual)).T
+        return _first_rows(columns, wanted, seed, f"{name}.more").T
+    parts = drawn(seed, name, (usual + 2 * keys, d)).split((usual, keys, keys))
+    counts = {"queries": wanted, "keys": wanted_keys, "values": wanted_keys}
+    return torch.cat(
+        [
+            _first_rows(part, rows, seed, f"{name}.{kind}")
+            for part, (kind, rows) in zip(parts, counts.items(), strict=True)
+        ]
+    )
 
-    Forward matrix products, times 3 for forward and backward: 2 per weight and token (the tied embedding once, as the
-    output matrix), and for attention 4 per query-key pair and query feature, of which causality leaves
-    (length + 1) / 2 a token.
-    """
-    length = config.context if length is None else length
-    d = config.dimension
-    queries, keys = (heads * config.head_dimension for heads in (config.heads, config.shared_heads))
-    weights = config.layers * 2 * d * (queries + keys) + 3 * d * sum(config.widths) + config.vocabulary * d
-    return int(3 * tokens * (2 * weights + config.layers * 4 * queries * (length + 1) / 2))
+
+def _first_rows(values, rows, seed, name):
+    """The first `rows` rows of `values`, and where there are not as many, further ones drawn from (seed, name)."""
+    if rows <= len(values):
+        return values[:rows]
+    return torch.cat([values, drawn(seed, name, (rows - len(values), values.shape[1]))])

@@ -11,8 +11,8 @@ from geowidth.errors import choose
 from geowidth.plan.probe import run_probe
 
 if TYPE_CHECKING:
+    from geowidth.models.config import ModelConfig
     from geowidth.models.presets import Preset
-    from geowidth.models.transformer import ModelConfig
     from geowidth.plan.models import ModelSizes
 
 TASKS = ("train", "measure", "calibrate", "run")
@@ -74,7 +74,7 @@ def estimate(
     return Estimate(
         task,
         parameter_count(largest),
-        3 * largest.dimension * sum(largest.widths),
+        largest.ffn_parameters,
         0 if task == "measure" else len(models),
         sum(part["flops"] for part in parts),
         max(part["memory"] for part in parts),
@@ -96,10 +96,9 @@ def estimate_model(
     probe = run_probe if probe is None else probe
     config = sizes.config
     part = _measurement(config, tokens, processes, probe, sizes.windows(tokens), whole=False)
-    ffn = sizes.projections * config.dimension * sum(config.widths)
     memory = part["memory"] + 4 * sizes.parameters
     kept = (part["flops"], memory, part["disk"], part["seconds"] + _START_SECONDS, part["files"], part["facts"])
-    return Estimate("measure", sizes.parameters, ffn, 0, *kept)
+    return Estimate("measure", sizes.parameters, config.ffn_parameters, 0, *kept)
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -108,7 +107,7 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def _training(preset, models, settings, processes, probe):
-    from geowidth.models.transformer import training_flops
+    from geowidth.models.config import training_flops
 
     configs = [preset.with_widths(widths) for widths in models]
     length = configs[0].context

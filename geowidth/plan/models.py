@@ -11,8 +11,8 @@ from geowidth.exchange.shape import TAPERED, stated_widths
 from geowidth.files import PathLike
 from geowidth.measure.families import known_types
 from geowidth.measure.opening import TOKENISED_CONTEXT, located
+from geowidth.models.config import ModelConfig
 from geowidth.models.storage import CONFIG_FILE, KIND, SCHEMA
-from geowidth.models.transformer import ModelConfig
 from geowidth.plan.estimation import parameter_count
 
 # What configs call a size, whichever comes first.
@@ -31,19 +31,17 @@ class ModelSizes:
     """A model as the estimate sees it.
 
     name: as it was given. config: a decoder of our own of the same sizes, with the context that is measured.
-    projections: matrices per FFN. tokenised: whether text is tokenised, or read as bytes.
+    tokenised: whether text is tokenised, or read as bytes.
     """
 
     name: str
     config: ModelConfig
-    projections: int
     tokenised: bool
 
     @property
     def parameters(self) -> int:
         """How many there are, up to biases and norms of the family's own."""
-        unlike = (3 - self.projections) * self.config.dimension * sum(self.config.widths)
-        return parameter_count(self.config) - unlike
+        return parameter_count(self.config)
 
     def windows(self, tokens: int) -> int:
         """Forward passes over a context that drawing so many tokens takes; see geowidth.measure.measure."""
@@ -61,7 +59,7 @@ def model_sizes(name: PathLike) -> ModelSizes:
     if (path / CONFIG_FILE).is_file():
         record = records.read_json(path / CONFIG_FILE, KIND, SCHEMA)
         tokenised = (path / "tokenizer.json").is_file()
-        return ModelSizes(str(name), _windowed(ModelConfig.from_json(record.get("config")), tokenised), 3, tokenised)
+        return ModelSizes(str(name), _windowed(ModelConfig.from_json(record.get("config")), tokenised), tokenised)
     return _of_config(str(name), read_config(path), str(Path(path) / "config.json"))
 
 
@@ -106,5 +104,6 @@ def _sizes(name, sizes, key_heads, head_size, widths, tied, projections):
         raise UserError(f"{name}: {sizes['heads']} heads do not share {key_heads} key heads")
     sizes = {**sizes, "context": min(sizes["context"], TOKENISED_CONTEXT)}
     even = max(2, head_size + head_size % 2)
+    sizes |= {"activation": "swiglu" if projections == 3 else "gelu"}  # any of as many matrices
     config = ModelConfig(widths=tuple(widths), key_heads=key_heads, head_size=even, tied=tied, **sizes)
-    return ModelSizes(name, config, projections, True)
+    return ModelSizes(name, config, True)

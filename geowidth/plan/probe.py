@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from geowidth import records
 
 if TYPE_CHECKING:
+    from geowidth.models.config import ModelConfig
     from geowidth.models.training import TrainingSettings
-    from geowidth.models.transformer import ModelConfig
 
 TRAIN_SECONDS = 1.5
 
@@ -119,8 +119,8 @@ def peak_bytes() -> int:
 def main():
     """Answer one request."""
     request = records.loads(sys.stdin.read())
+    from geowidth.models.config import ModelConfig
     from geowidth.models.training import TrainingSettings
-    from geowidth.models.transformer import ModelConfig
 
     model = ModelConfig.from_json(request["model"])
     if request["probe"] == "training":

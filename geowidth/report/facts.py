@@ -33,6 +33,19 @@ def _model(run):
     return ", ".join([*filter(None, parts), *([f"{heads} heads"] if is_finite(heads) else [])])
 
 
+def _heads_by_layer(run):
+    """The arms whose attention heads are not the same in every layer, with them."""
+    found = []
+    for name in run.arm_names:
+        models = [
+            lookup(source, "model") for one in run.arms.get(name, {}).values() for source in (one.result, one.config)
+        ]
+        models = [model for model in models if isinstance(model, dict)]
+        heads = next((model["layer_heads"] for model in models if isinstance(model.get("layer_heads"), list)), None)
+        found += [f"{name}: {' '.join(map(str, heads))}"] if heads else []
+    return "; ".join(found)
+
+
 def _corpus(run):
     corpus, digest = fact(run, "corpus"), fact(run, "digest")
     name = lookup(corpus, "source", "description") if isinstance(corpus, dict) else corpus
@@ -57,6 +70,7 @@ def key_facts(run, rows):
     facts = [
         ("preset", preset if isinstance(preset, str) else ""),
         ("model", _model(run)),
+        ("heads by layer", _heads_by_layer(run)),
         ("parameters", thousands(parameters[0]) if len(parameters) == 1 else span(parameters)),
         ("corpus", _corpus(run)),
         ("arms", ", ".join(run.arm_names)),

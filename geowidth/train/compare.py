@@ -3,8 +3,8 @@
 Reads   a run folder (RUN/arms/ARM/seed-S) or single training folders; each must be finished (result.json).
 Writes  comparison.json (into the run folder, or to --out) and prints a table.
 
-Arms are compared only on equal terms: same seeds, tokens, corpus, training settings and model except for the widths,
-and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named.
+Arms are compared only on equal terms: same seeds, tokens, corpus, training settings and model except for widths and
+heads, and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named.
 """
 
 from collections.abc import Sequence
@@ -105,10 +105,14 @@ def check_equal_terms(arms, baseline):
             raise UserError(
                 f"arm {arm} has seeds {list(by_seed)}, {baseline} has {list(arms[baseline])}; train the same in both"
             )
-        widths = next(iter(by_seed.values()))["widths"]
+        first = taper_of(next(iter(by_seed.values())))
         for result in by_seed.values():
-            if result["widths"] != widths:
-                raise UserError(f"arm {arm} has different widths in {result['folder']}; an arm is one list of widths")
+            found = taper_of(result)
+            for what in {**first, **found}:
+                if found.get(what) != first.get(what):
+                    raise UserError(
+                        f"arm {arm} has different {what} in {result['folder']}; an arm is one list of {what}"
+                    )
             if result.get("initial_scales") != next(iter(by_seed.values())).get("initial_scales"):
                 raise UserError(f"arm {arm} has different initial scales in {result['folder']}; an arm is one start")
             own = terms(result)
@@ -127,7 +131,7 @@ def check_equal_terms(arms, baseline):
 
 def terms(result):
     """What must be equal in all results, by name."""
-    shape = {f"model {name}": value for name, value in result["model"].items() if name != "widths"}
+    shape = {f"model {name}": value for name, value in result["model"].items() if name not in ("widths", "layer_heads")}
     training = {f"training {name}": value for name, value in result["training"].items()}
     return {
         "tokens": result["tokens"],
@@ -138,8 +142,14 @@ def terms(result):
     }
 
 
+def taper_of(result):
+    """What an arm spends by layer: its widths, and its attention heads where they are not the same in all."""
+    heads = result["model"].get("layer_heads")
+    return {"widths": result["widths"]} | ({} if heads is None else {"heads": heads})
+
+
 def costs(by_seed):
     """What stands beside an arm's losses."""
     results = list(by_seed.values())
-    facts = {"widths": results[0]["widths"]} | {name: results[0][name] for name in COSTS}
+    facts = taper_of(results[0]) | {name: results[0][name] for name in COSTS}
     return facts | {"seconds": sum(result["seconds"] for result in results) / len(results)}

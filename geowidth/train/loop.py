@@ -42,7 +42,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one model in folder `out` and return its result (the content of result.json).
 
-    preset: name or Preset. widths: one FFN width per layer (None: the preset's uniform ones). steps and `changes`:
+    preset: name or Preset. widths: one FFN width per layer (None: those of the preset's model). steps and `changes`:
     training settings other than the preset's. arm: name under which the result is compared (default: "uniform" for
     equal widths, else "custom"). corpus: a Corpus or a source (see load_corpus). initial_scales: one factor a layer on
     the usual initial scale of its down-projection (geowidth.allocate.initial_scale). device: "cpu", "cuda", "cuda:N",

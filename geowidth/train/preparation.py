@@ -8,9 +8,9 @@ from geowidth import memory, records
 from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, seed_number
 from geowidth.files import PathLike
+from geowidth.models.config import ModelConfig
 from geowidth.models.presets import Preset, preset_named
 from geowidth.models.training import TrainingSettings
-from geowidth.models.transformer import ModelConfig
 from geowidth.text.corpus import Corpus, load_corpus, windows
 from geowidth.train import checkpoint
 
@@ -81,7 +81,7 @@ def prepare(
     for name in ("train", "validation"):
         windows(text.split(name), model.context, 1)
     if arm is None:
-        arm = "uniform" if len(set(model.widths)) == 1 else "custom"
+        arm = "uniform" if len(set(model.widths)) == 1 and model.layer_heads is None else "custom"
     scales = None
     if initial_scales is not None:
         scales = tuple(per_layer("initial scale", list(initial_scales), model.layers, strict=True).tolist())

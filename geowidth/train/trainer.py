@@ -7,8 +7,9 @@ from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError
+from geowidth.models.config import training_flops
 from geowidth.models.storage import save_model
-from geowidth.models.transformer import TaperedTransformer, training_flops
+from geowidth.models.transformer import TaperedTransformer
 from geowidth.text.corpus import DataOrder, windows
 from geowidth.train import checkpoint, state
 from geowidth.train.losses import accumulate_gradients, mean_loss

@@ -113,7 +113,8 @@ def test_parameters_with_biases_are_those_of_the_layers(projections, per_width, 
 def test_the_total_is_that_of_the_built_model():
     import torch
 
-    from geowidth.models.transformer import ModelConfig, TaperedTransformer
+    from geowidth.models.config import ModelConfig
+    from geowidth.models.transformer import TaperedTransformer
 
     found = allocate("cosine", layers=4, base_width=100, model_dimension=32, quantum=4)
     model = TaperedTransformer(ModelConfig(64, 4, 32, 2, found.widths, 16))

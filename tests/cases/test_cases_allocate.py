@@ -38,15 +38,46 @@ def heads_file(tmp_path):
     return path
 
 
-def test_M1_heads_of_a_schedule_are_refused_where_every_layer_gets_the_same(heads_file, tmp_path, capsys):
+def test_M1_heads_of_a_schedule_are_trained(heads_file, tmp_path):
+    from geowidth.models import load_model
+
     out = tmp_path / "run"
-    for words in (
-        ["train", "--preset", "pico", "--schedule", heads_file, "--steps", 1, "--out", out],
-        ["plan", "train", "--preset", "pico", "--schedule", heads_file],
-        ["plan", "measure", "--preset", "pico", "--schedule", heads_file],
-    ):
-        assert "heads 3 2 2 1 by layer" in refused(capsys, *words)
-    assert not out.exists()
+    words = ["train", "--preset", "pico", "--schedule", heads_file, "--steps", 1, "--out", out]
+    assert cli.main([str(word) for word in words]) == 0
+    model = load_model(out)
+    assert model.config.layer_heads == (3, 2, 2, 1) and model.config.widths == (64,) * 4
+    size = 16
+    for block, heads in zip(model.blocks, (3, 2, 2, 1), strict=True):
+        assert tuple(block.attention.qkv.shape) == (3 * heads * size, 32)
+        assert tuple(block.attention.out.shape) == (32, heads * size)
+    result = records.read_json(out / "result.json")
+    assert result["arm"] == "cascade" and result["model"]["layer_heads"] == [3, 2, 2, 1]
+    assert result["parameters"] == model.parameter_count() == model.config.parameters
+
+
+def test_M1_heads_of_a_schedule_are_planned(heads_file, monkeypatch):
+    from geowidth.models.presets import preset_named
+    from geowidth.plan import estimation
+
+    asked = []
+
+    def probe(request):
+        asked.append(request)
+        return {"step": 1.0, "window": 0.1, "seconds": [1.0] * len(request.get("sizes", ())), "peak_bytes": 1}
+
+    monkeypatch.setattr(estimation, "run_probe", probe)
+    for task in ("train", "measure"):
+        assert cli.main(["plan", task, "--preset", "pico", "--schedule", str(heads_file)]) == 0
+    assert [request["model"]["layer_heads"] for request in asked] == [[3, 2, 2, 1]] * 2
+    assert preset_named("pico").model.layer_heads is None
+
+
+def test_M1_heads_of_another_model_are_refused(heads_file, tmp_path, capsys):
+    out = tmp_path / "run"
+    more = tmp_path / "more.json"
+    allocate("cascade", layers=4, base_width=64, quantum=8, taper="heads", heads=4).write(more)
+    found = refused(capsys, "train", "--preset", "pico", "--schedule", more, "--steps", 1, "--out", out)
+    assert "16 attention heads in all, preset 'pico' 8" in found and not out.exists()
 
 
 def test_M1_export_refuses_heads_of_a_schedule(heads_file, tmp_path, capsys):

@@ -96,7 +96,8 @@ def test_N29_repeats_add_no_bars(geometry):
 
 def test_N29_capture_notes_the_coarsest_state():
     from geowidth.measure import capture
-    from geowidth.models.transformer import ModelConfig, TaperedTransformer
+    from geowidth.models.config import ModelConfig
+    from geowidth.models.transformer import TaperedTransformer
 
     config = ModelConfig(vocabulary=256, layers=2, dimension=16, heads=2, widths=(16,) * 2, context=16)
     model, ids = TaperedTransformer(config), torch.randint(0, 256, (200,), generator=torch.Generator().manual_seed(0))

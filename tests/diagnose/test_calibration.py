@@ -14,9 +14,9 @@ from geowidth.diagnose.calibration_design import CalibrationDesign
 from geowidth.diagnose.calibration_plot import plot_calibration
 from geowidth.diagnose.sweep import basis
 from geowidth.errors import UserError
+from geowidth.models.config import ModelConfig
 from geowidth.models.presets import NANO, Preset, RunSettings
 from geowidth.models.training import TrainingSettings
-from geowidth.models.transformer import ModelConfig
 
 TINY = Preset(
     "tiny",

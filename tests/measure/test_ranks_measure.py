@@ -7,8 +7,8 @@ from launching import own_lines, torchrun
 from geowidth import files
 from geowidth.measure import measure
 from geowidth.measure.states import capture
+from geowidth.models import ModelConfig, TaperedTransformer
 from geowidth.models.storage import save_model
-from geowidth.models.transformer import ModelConfig, TaperedTransformer
 from geowidth.ranks import Ranks
 
 

@@ -6,8 +6,9 @@ from torch import nn
 from torch.nn import functional
 
 from geowidth.errors import UserError
+from geowidth.models.config import ModelConfig
 from geowidth.models.ffn import FeedForward
-from geowidth.models.transformer import ModelConfig, TaperedTransformer
+from geowidth.models.transformer import TaperedTransformer
 from geowidth.ops.feed_forward.reference import ffn_plain
 
 

@@ -8,7 +8,8 @@ import torch
 
 from geowidth.errors import UserError
 from geowidth.models import ModelConfig, TaperedTransformer
-from geowidth.models.transformer import drawn, training_flops
+from geowidth.models.config import training_flops
+from geowidth.models.transformer import drawn
 
 CONFIG = ModelConfig(vocabulary=19, layers=3, dimension=12, heads=2, widths=(17, 5, 0), context=11)
 
@@ -82,7 +83,7 @@ def test_later_tokens_do_not_reach_earlier_ones(generator):
 
 def test_attention_sees_distances_between_positions_only(generator):
     """Theorem of rotary positions: scores depend on the difference of the positions."""
-    from geowidth.models.transformer import rotary_tables, rotate
+    from geowidth.models.rotary import rotary_tables, rotate
 
     cosine, sine = rotary_tables(32, 8, 10000.0)
     q, k = torch.randn(1, 1, 1, 8, generator=generator), torch.randn(1, 1, 1, 8, generator=generator)

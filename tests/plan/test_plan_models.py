@@ -34,7 +34,7 @@ def test_sizes_of_every_kind(tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = model_sizes(tmp_path)
     assert (found.config.layers, found.config.dimension, found.config.context) == (3, 32, context)
-    assert found.config.widths == (width,) * 3 and found.projections == projections
+    assert found.config.widths == (width,) * 3 and found.config.projections == projections
     assert found.windows(256) == 32 and found.windows(64) == 16
 
 
