@@ -7,8 +7,8 @@ from geowidth.allocate import allocate
 from geowidth.allocate.arms import Arm
 from geowidth.artifacts.schedule import Schedule
 from geowidth.errors import UserError
+from geowidth.models import ModelConfig, TaperedTransformer
 from geowidth.models.presets import preset_named
-from geowidth.models.transformer import ModelConfig, TaperedTransformer
 from geowidth.train import compare_folders, train
 
 SIZES = {"layers": 4, "base_width": 64, "model_dimension": 32, "quantum": 8}
@@ -95,4 +95,4 @@ def test_one_arm_has_one_start(tmp_path):
 def test_a_preset_reads_the_widths_of_such_a_schedule():
     pico = preset_named("pico")
     found = allocate("cosine", layers=4, base_width=64, model_dimension=32, quantum=8, initial_scale="alone")
-    assert pico.widths_of(found, "geowidth train") == (64,) * 4
+    assert pico.with_schedule(found, "geowidth train").model.widths == (64,) * 4
