@@ -22,6 +22,7 @@ from geowidth.progress import printable, tell
 COMMANDS = {
     "run": ("geowidth.cli.run", "the whole chain: train, measure, allocate, compare, report"),
     "train": ("geowidth.cli.train", "train one transformer with the widths of a schedule"),
+    "data": ("geowidth.cli.data", "turn text into token shards: bytes, a tokenizer's, or a BPE trained here"),
     "measure": ("geowidth.cli.measure", "nine work signals and the intrinsic dimension of every FFN layer"),
     "allocate": ("geowidth.cli.allocate", "turn a work profile or a named schedule into FFN widths"),
     "plan": ("geowidth.cli.plan", "parameters, FLOPs, memory, files and time of a task, before any work"),

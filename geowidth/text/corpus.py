@@ -1,20 +1,17 @@
-"""Text to train on, as bytes: split into training, validation and test by document, with a digest of all of it.
+"""Text to train on, in three splits, with a digest of all of it: as bytes, or as the tokens a tokenizer made of it.
 
-Sources: `stdlib` (the default: the source text of the running Python's standard library: real text, some 13 MB, nothing
-shipped and nothing fetched), a text file, a folder of text files, or a JSONL file whose objects have a `text` field.
+Text is read into memory as bytes: `stdlib` (the default: the source text of the running Python's standard library: real
+text, some 13 MB, nothing shipped and nothing fetched), or whatever else geowidth.text.documents reads. Its documents go
+to the splits by geowidth.text.splits, and end with one zero byte, which text does not contain.
 
-A document (a file; a JSONL record) belongs to the split that a hash of its name picks: 90 % training, 5 % validation,
-5 % test. The name is the path relative to the folder; a JSONL record is named by its text, so that copies of a text
-never stand on both sides of a split. Where this leaves a split empty (few documents), every document is cut at 90 %
-and 95 % of its bytes instead. Documents end with one zero byte, which text does not contain.
+Tokens, and bytes that are more than memory holds, come from files, of which only what is used is in memory: a folder
+that `geowidth data prepare` wrote (geowidth.text.shards), or .bin files as nanoGPT and llm.c write them
+(geowidth.text.binary_files).
 """
 
-import hashlib
-import json
 import math
 import os
-import sysconfig
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,19 +19,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from geowidth import files
+from geowidth import memory
 from geowidth.errors import UserError
 from geowidth.files import PathLike
+from geowidth.text import binary_files, shards
+from geowidth.text.documents import open_source
 from geowidth.text.permutation import scattered
+from geowidth.text.splits import BY_NAME, BY_POSITION, SPLITS, cuts, split_of
 from geowidth.text.streams import Stream, TokenStream
+from geowidth.text.tokenisation import tokenizer_digest
 
 Document = tuple[str | bytes, bytes]  # its name and its text
-
-SPLITS = ("train", "validation", "test")
-FIRST_CUT, SECOND_CUT = 0.90, 0.95
-# Left out of `stdlib`: what is not the library (installed packages, bundled wheels, machine-made build facts), and its
-# tests, which some distributions ship and others do not.
-LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "_bundled", "__pycache__"}
 
 
 @dataclass(frozen=True)
@@ -119,30 +114,60 @@ class Corpus:
 
 
 def load_corpus(source: PathLike = "stdlib") -> Corpus:
-    """The Corpus of `source`: "stdlib", or the path of a text file, a folder or a .jsonl file.
+    """The Corpus of `source`: text (see geowidth.text.documents), a folder of shards (geowidth.text.shards), or token
+    ids in .bin files (geowidth.text.binary_files).
 
     Raises UserError for a missing, empty, binary or malformed source.
     """
     source = str(source)
-    if source == "stdlib":
-        root = Path(sysconfig.get_paths()["stdlib"])
-        documents, words = list(library_files(root)), "source files of the Python standard library"
-        if not documents:
-            raise UserError(f"no Python source under {root}; name a text file or folder as the corpus instead")
-        return build(source, documents, words)
     path = Path(source)
-    if os.path.isdir(source):
-        return build(source, list(folder_files(path)), "text files")
-    if not files.exists(path):
-        raise UserError(f"corpus {source!r} does not exist; allowed: stdlib, a text file, a folder, a .jsonl file")
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
-        return build(source, list(json_lines(path)), "JSONL records")
-    text = files.read_bytes(path)
-    if 0 in text:
-        raise UserError(
-            f"corpus {source!r} holds zero bytes, so it is not text; name a text file, a folder or a .jsonl"
-        )
-    return build(source, [(path.name, text)], "text file")
+    if source != "stdlib" and shards.is_prepared(path):
+        return _prepared(source)
+    if source != "stdlib" and binary_files.is_tokenised(path):
+        return _of_binary_files(source)
+    opened = open_source(source)
+    memory.check(f"corpus {source!r} read whole", 2 * opened.size, "geowidth data prepare makes shards of it")
+    return build(source, ((one.name, one.text[:]) for one in opened.read()), opened.words)
+
+
+def _prepared(source):
+    """The Corpus of a folder of shards."""
+    index = shards.read_index(Path(source))
+    of_bytes = index["unit"] == "byte"
+    splits = shards.open_splits(Path(source), index)
+    return Corpus(
+        splits["train"],
+        splits["validation"],
+        splits["test"],
+        digest=index["digest"],
+        description=index["description"],
+        source=source,
+        vocabulary=index["vocabulary"],
+        unit=index["unit"],
+        separator=index["separator"],
+        tokenizer=None if of_bytes else index["tokenizer"]["name"],
+        tokenizer_files=shards.tokenizer_of(Path(source), index),
+        byte_counts={} if of_bytes else {name: index["splits"][name]["bytes"] for name in SPLITS},
+    )
+
+
+def _of_binary_files(source):
+    """The Corpus of .bin files, whose tokenizer may be known from a tokenizer.json beside them."""
+    found = binary_files.open_files(Path(source))
+    splits = found.splits
+    return Corpus(
+        splits["train"],
+        splits["validation"],
+        splits["test"],
+        digest=shards.digest_of([splits[name].parts for name in SPLITS], tokenizer_digest(found.tokenizer_files)),
+        description=found.description,
+        source=source,
+        vocabulary=found.vocabulary,
+        unit="token",
+        separator=found.separator,
+        tokenizer=found.tokenizer,
+        tokenizer_files=found.tokenizer_files,
+    )
 
 
 def build(source: str, documents: Iterable[Document], words: str) -> Corpus:
@@ -151,79 +176,28 @@ def build(source: str, documents: Iterable[Document], words: str) -> Corpus:
     if not documents:
         raise UserError(f"corpus {source!r} holds no text; name a file or folder with some")
     parts = by_name(documents)
-    rule = "split by document"
+    rule = BY_NAME
     if not all(parts):
-        parts, rule = by_position(documents), "each cut at 90 % and 95 %"
+        parts, rule = by_position(documents), BY_POSITION
     arrays = [np.frombuffer(b"".join(text + b"\0" for text in part), np.uint8) for part in parts]
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(len(array).to_bytes(8, "little"))
-        digest.update(array.data)
+    digest = shards.digest_of([[array] for array in arrays], None)
     description = f"{len(documents)} {words}, {sum(map(len, arrays)):,} bytes, {rule}"
     train, validation, test = (torch.from_numpy(a.copy()) for a in arrays)
-    return Corpus(train, validation, test, digest.hexdigest(), description, source)
+    return Corpus(train, validation, test, digest, description, source)
 
 
 def by_name(documents: Iterable[Document]) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """The texts of each split, by a hash of the name."""
     parts: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     for name, text in documents:
-        number = int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big") / 2**64
-        parts[0 if number < FIRST_CUT else 1 if number < SECOND_CUT else 2].append(text)
+        parts[SPLITS.index(split_of(os.fsencode(name)))].append(text)
     return parts
 
 
 def by_position(documents: Iterable[Document]) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """The texts of each split, every document cut in three."""
-    cuts = [(text, round(len(text) * FIRST_CUT), round(len(text) * SECOND_CUT)) for _, text in documents]
-    return [t[:a] for t, a, _ in cuts], [t[a:b] for t, a, b in cuts], [t[b:] for t, _, b in cuts]
-
-
-def walk(root: Path, left_out: Collection[str] = frozenset()) -> list[tuple[str, Path]]:
-    """(name relative to root with '/', path) of every file below `root`, sorted by name; hidden names are skipped."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [f for f in folders if f not in left_out and not f.startswith(".")]
-        paths = [Path(folder, f) for f in names if not f.startswith(".")]
-        found += [(p.relative_to(root).as_posix(), p) for p in paths]
-    return sorted(found)
-
-
-def library_files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, bytes) of the standard library's own .py files."""
-    for name, path in walk(root, LEFT_OUT):
-        machine_made = name.startswith(("_sysconfigdata", "_sysconfig_vars", "config-"))
-        if name.endswith(".py") and not machine_made:
-            text = files.read_bytes(path)
-            if 0 not in text:
-                yield name, text
-
-
-def folder_files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, bytes) of every text file (one without zero bytes) below `root`."""
-    for name, path in walk(root):
-        if path.is_file():
-            text = files.read_bytes(path)
-            if 0 not in text:
-                yield name, text
-
-
-def json_lines(path: PathLike) -> Iterator[tuple[bytes, bytes]]:
-    """(name, bytes) of every record of a JSONL file; the name is the text itself."""
-    for number, line in enumerate(files.read_bytes(path).split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            words = "nested too deeply" if isinstance(error, RecursionError) else error
-            raise UserError(f"{path} line {number} is not JSON ({words}); give one JSON object a line") from error
-        text = record.get("text") if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            found = f"fields {', '.join(record) or 'none'}" if isinstance(record, dict) else type(record).__name__
-            raise UserError(f"{path} line {number} has {found}; needed: an object with a string field 'text'")
-        encoded = text.encode("utf-8", "surrogatepass").replace(b"\0", b"")
-        yield text.encode("utf-8", "surrogatepass"), encoded
+    found = [(text, *cuts(len(text))) for _, text in documents]
+    return [t[:a] for t, a, _ in found], [t[a:b] for t, a, b in found], [t[b:] for t, _, b in found]
 
 
 def windows(stream: Stream, length: int, count: int | None = None) -> torch.Tensor:
