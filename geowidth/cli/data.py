@@ -39,10 +39,10 @@ OF_PREPARE = ("tokenizer", "field", "end_of_text", "shard_tokens", "sample_bytes
 def add_arguments(parser):
     """The options of `geowidth data`."""
     add = parser.add_argument
-    add("action", metavar="prepare|check", type=words.one_of(ACTIONS), help="what to do")
+    add("action", metavar="ACTION", type=words.one_of(ACTIONS), help="prepare or check")
     add("sources", metavar="SOURCE", nargs="+", help="text to prepare; for check, the folder of shards")
     add("--out", metavar="DIR", help="folder of the shards; made if it does not exist")
-    add("--tokenizer", metavar="bytes|bpe:N|FILE", help="how text becomes ids (default: bytes)")
+    add("--tokenizer", metavar="NAME", help="how text becomes ids: bytes, bpe:N or FILE (default: bytes)")
     add("--field", metavar="NAME", help="field or column of records that holds their text (default: text)")
     add("--end-of-text", metavar="TOKEN", help="token of FILE that ends a document (default: the one it names)")
     add("--shard-tokens", metavar="N", type=words.whole(), help="ids in a shard (default: 67108864)")

@@ -67,7 +67,7 @@ def open_files(path: Path) -> BinaryCorpus:
     if path.is_dir():
         train, held_out = (list(map(open_file, paths)) for paths in _named(path))
         splits = [train, *halves(held_out)]
-        number, rule = len(train) + len(held_out), "test is the second half of the validation file"
+        number, rule = len(train) + len(held_out), "test is the second half of the validation ids"
     else:
         ids = open_file(path)
         first, second = cuts(len(ids))
@@ -90,9 +90,7 @@ def _described(path, streams, description):
         return BinaryCorpus(streams, description, most + 1, GPT2_END if most == GPT2_END else None)
     found = tokeniser_of(read_tokenizer_files(beside), str(beside), str(beside))
     if most >= found.vocabulary:
-        raise UserError(
-            f"{path} holds id {most}, beyond the {found.vocabulary} of {beside}; remove it, or name its own"
-        )
+        raise UserError(f"{path} holds id {most}, beyond the vocabulary of {found.vocabulary} in {beside}")
     return BinaryCorpus(streams, description, found.vocabulary, found.separator, found.name, found.files)
 
 
@@ -100,13 +98,15 @@ def open_file(path: Path) -> np.ndarray:
     """The ids of one .bin file as a memory map, its header checked where it has one."""
     try:
         with open(path, "rb") as file:
-            magic, stated, count = (int.from_bytes(file.read(4), "little") for _ in range(3))
+            magic, stated, count = (int.from_bytes(file.read(4), "little", signed=True) for _ in range(3))
     except OSError as error:
         raise UserError(f"cannot read {path}: {files.reason(error)}") from error
     if magic not in HEADERS:
         ids = mapped(path, 2, advice=AGAIN)
     else:
         version, item = HEADERS[magic]
+        if path.stat().st_size < HEADER_BYTES:
+            raise UserError(f"{path} ends within its header; {AGAIN}")
         if stated != version:
             raise UserError(f"{path} is of version {stated}; with magic {magic}, version {version} can be read")
         ids = mapped(path, item, count, HEADER_BYTES, AGAIN)

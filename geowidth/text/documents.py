@@ -8,6 +8,7 @@ so that copies of a text never stand on both sides of a split.
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -284,8 +285,10 @@ def _cached_dataset(source):
     A child process that is told to stay offline asks where the files are: the library takes that from its environment,
     once, when it is imported.
     """
-    datasets = needed("datasets")
     words = source.removeprefix("hf:").split(":")
+    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", words[0]) or len(words) > 2:
+        raise UserError(f"corpus {source!r} is no name of a dataset; allowed: hf:NAME or hf:NAME:CONFIG")
+    datasets = needed("datasets")
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     command = [sys.executable, "-c", _IN_CACHE, *words]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", env=environment)
