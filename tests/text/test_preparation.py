@@ -18,7 +18,7 @@ from geowidth.text import pieces, preparation, shards
 from geowidth.text.corpus import SPLITS, load_corpus
 from geowidth.text.preparation import prepare
 from geowidth.text.tokenisation import load_tokenizer
-from geowidth.train.parallel import python_environment
+from geowidth.train.processes import python_environment
 
 WORDS = ["the ", "width ", "of ", "a ", "layer\n", "größe ", "naïve\n\n", "漢字 ", "🙂", "<|endoftext|>"]
 
