@@ -15,6 +15,7 @@ byte are not known. llm.c begins documents with that id where nanoGPT ends them:
 document before.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,10 +50,10 @@ class BinaryCorpus:
 
 def is_tokenised(path: Path) -> bool:
     """Whether `path` is a .bin file, or a folder with .bin files for training and validation."""
-    if path.is_dir():
+    if os.path.isdir(path):
         train, held_out = _named(path)
         return bool(train and held_out)
-    return path.suffix == ".bin" and path.is_file()
+    return path.suffix == ".bin" and os.path.isfile(path)
 
 
 def _named(folder):

@@ -17,6 +17,7 @@ and again when its size or time is no longer the one noted in `.checked.json`.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ FORM = {
 
 def is_prepared(folder: Path) -> bool:
     """Whether a folder holds an index of shards."""
-    return (folder / INDEX_FILE).is_file()
+    return os.path.isfile(folder / INDEX_FILE)
 
 
 def read_index(folder: Path) -> dict[str, Any]:
