@@ -21,6 +21,7 @@ BENCHMARKS = {
     "ffn": ("benchmarks.ffn", "the feed-forward layer against plain torch, torch.compile and the bare products"),
     "topology": ("benchmarks.topology", "degree-one diagrams and their 2-Wasserstein distance against their peers"),
     "pipeline": ("benchmarks.pipeline", "nine signals of every layer against the same by scipy, POT and gudhi"),
+    "tapering": ("benchmarks.tapering", "training steps and inference of tapered widths against uniform ones"),
 }
 
 

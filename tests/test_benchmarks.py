@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import run
+from benchmarks import run, tapering
 from benchmarks.plot import draw
 from benchmarks.schema import COLUMNS, Row, read_rows, table, write_rows
 from benchmarks.timing import interleave, ratio
+from geowidth.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,3 +82,20 @@ def test_micro_benchmarks_group_ours_with_its_peers_and_compare(tmp_path):
     assert "benchmark 'assignment, random': 2 tests" in first and "[random-scipy]" in first
     second = micro(tmp_path, "--benchmark-compare")
     assert "(0001_" in second and "(NOW)" in second
+
+
+def test_tapered_models_have_the_uniform_one_s_parameters_and_are_timed_beside_it(tmp_path):
+    for config in tapering.configs(512, 8).values():
+        assert 0 <= 1 - config.parameters / tapering.configs(512, 8)["uniform"].parameters < tapering.UNEQUAL
+        assert all(width % 64 == 0 for width in config.widths)
+    options = ["--quick", "--rounds", "1", "--batch", "1", "--out", str(tmp_path / "t.csv")]
+    assert run.main(["tapering", *options]) == 0
+    found = read_rows(tmp_path / "t.csv")
+    assert len(found) == 4 * (5 * 2 + 4) and all(r.p50 > 0 for r in found)
+    assert {r.provider for r in found if r.metric == "ratio"} == set(tapering.SCHEDULES) - {"uniform"}
+
+
+def test_models_of_unequal_size_are_not_timed(monkeypatch):
+    monkeypatch.setattr(tapering, "widths", lambda name, _: (64 if name == "uniform" else 128,) * tapering.LAYERS)
+    with pytest.raises(UserError, match="equal ones are needed"):
+        tapering.configs(64, 8)
