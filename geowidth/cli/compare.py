@@ -29,7 +29,7 @@ def add_arguments(parser):
         metavar="X",
         type=words.positive(),
         default=0.01,
-        help=f"difference in {LOSS_UNIT} to count the needed seeds for",
+        help=f"difference in {LOSS_UNIT} (or per token) to count the needed seeds for",
     )
     add("--power", metavar="X", type=words.share(), default=0.8, help="probability with which it should be seen")
     add("--confidence", metavar="X", type=words.share(), default=0.95, help="of the t intervals")

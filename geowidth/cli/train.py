@@ -6,14 +6,12 @@ Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, 
         model.safetensors with model.json, and last result.json.
 
 Ctrl-C keeps a state in the folder; the same command goes on from it and ends with the same bits as an uninterrupted
-run. Losses are in nats per byte.
+run. Losses are in nats per byte, or per token where the corpus is tokens.
 
 Examples
   geowidth train --preset nano --out runs/uniform
   geowidth train --preset nano --schedule schedule.json --seed 1 --out runs/tapered-1
 """
-
-import math
 
 from geowidth.cli import words
 
@@ -73,9 +71,12 @@ def run(arguments):
 
 def sentence(result):
     """Loss, size and cost of a result in one line."""
+    from geowidth.train.evidence import loss_unit
+
+    bits = f" ({bits:.4f} bits per byte)" if (bits := result.get("bits_per_byte")) is not None else ""
     speed = result["tokens"] / max(result["seconds"], 1e-9)
     return (
-        f"validation loss {result['loss']:.4f} nats per byte ({result['loss'] / math.log(2):.4f} bits per byte), "
+        f"validation loss {result['loss']:.4f} {loss_unit(result['corpus'])}{bits}, "
         f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s, "
         f"{speed:,.0f} tokens/s"
     )

@@ -22,6 +22,7 @@ from geowidth.diagnose.curves import CurveFit, fit_curves
 from geowidth.diagnose.sweep import Sweep, basis
 from geowidth.errors import UserError
 from geowidth.files import PathLike
+from geowidth.train.evidence import LOSS_UNIT, loss_unit
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -80,7 +81,7 @@ def calibrate(
         results = train_many(jobs, processes, on=executor, label="calibrate")
     if profile is None:
         profile = _measure(design, folder)
-    found = summarise(design, [result["loss"] for result in results], profile)
+    found = summarise(design, [result["loss"] for result in results], profile, loss_unit(results[0]["corpus"]))
     records.write_json(folder / "calibration.json", found.to_json())
     records.write_text(folder / "curves.csv", curves_csv(found))
     return found
@@ -98,8 +99,10 @@ def _measure(design, folder):
     return measure(model, corpus=design.corpus, tokens=design.tokens, out=path)
 
 
-def summarise(design: CalibrationDesign, losses: Sequence[float], profile: WorkProfile) -> Calibration:
-    """The Calibration of finished trainings. losses: one a job of `design.jobs`, in their order."""
+def summarise(
+    design: CalibrationDesign, losses: Sequence[float], profile: WorkProfile, unit: str = LOSS_UNIT
+) -> Calibration:
+    """The Calibration of finished trainings. losses: one a job of `design.jobs`, in their order, in `unit`."""
     layers, count, seeds = design.preset.model.layers, len(design.factors), len(design.seeds)
     table = np.asarray(losses, dtype=np.float64).reshape(seeds, 1 + layers * count)
     sweep = Sweep(table[:, 0], table[:, 1:].T.reshape(layers, count, seeds), design.ratios)
@@ -130,7 +133,7 @@ def summarise(design: CalibrationDesign, losses: Sequence[float], profile: WorkP
         signals,
         _curve_rows(design, sweep),
         sentence(fit, signals),
-        plain(design.to_json()),
+        plain(design.to_json() | {"unit": unit}),
     )
 
 

@@ -43,7 +43,7 @@ def plot_calibration(calibration, path):
         axes.title.set_fontsize(8)
         axes.tick_params(labelsize=7)
     figure.supxlabel("FFN width of that layer", fontsize=9)
-    figure.supylabel(f"loss minus base, {LOSS_UNIT}", fontsize=9)
+    figure.supylabel(f"loss minus base, {calibration.settings.get('unit', LOSS_UNIT)}", fontsize=9)
     data = picture_bytes(figure, "svg")
     pyplot.close(figure)
     records.write_bytes(path, data)

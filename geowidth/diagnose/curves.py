@@ -46,7 +46,7 @@ class LayerFit:
 
     @property
     def slope(self) -> tuple[float, tuple[float, float]]:
-        """(e a, (low, high)): how fast the loss falls at the reference width, in nats per byte and e-fold of width.
+        """(e a, (low, high)): how fast the loss falls at the reference width, in the losses' unit and e-fold of width.
 
         Where the exponent is not determined, e and a trade off against each other and this product is what is known.
         """

@@ -43,7 +43,7 @@ def _token_axis(frame, highest):
     return x, "".join(parts)
 
 
-def _lines(x, y, series, look, name, kind):
+def _lines(x, y, series, look, name, kind, unit):
     """Seeds thin, their mean bold, in a group that the legend can switch; notes for the pointer at the mean."""
 
     def place(points):
@@ -55,7 +55,7 @@ def _lines(x, y, series, look, name, kind):
     for tokens, value in mean:
         if math.isfinite(value):
             words = f"{value:.4f}" if kind == "loss" else signed(value, 4)
-            tip = f"{name}, {compact(tokens)} tokens: {words} {LOSS_UNIT} (mean of {len(series)})"
+            tip = f"{name}, {compact(tokens)} tokens: {words} {unit} (mean of {len(series)})"
             parts.append(mark("circle", x(tokens), y(value), 7.0, "band", data_tip=tip))
     return element("g", "".join(parts), data_arm=look.index)
 
@@ -96,7 +96,7 @@ def _series_chart(all_series, looks, width, height, title, unit, kind, values, z
     )
     lines, ends = [], {}
     for name, series in all_series.items():
-        lines.append(_lines(x, y, series, looks[name], name, kind))
+        lines.append(_lines(x, y, series, looks[name], name, kind, unit.partition(",")[0]))
         last = [(t, v) for t, v in mean_series(series) if math.isfinite(v)]
         if last:
             ends[name] = (x(last[-1][0]), y(last[-1][1]))
@@ -111,7 +111,7 @@ def loss_chart(run, looks, width=560.0, height=300.0):
     series = {name: loss_series(run, name) for name in run.arm_names}
     series = {name: lines for name, lines in series.items() if lines}
     values = [v for lines in series.values() for points in lines.values() for _, v in points]
-    return _series_chart(series, looks, width, height, "Validation loss", LOSS_UNIT, "loss", values)
+    return _series_chart(series, looks, width, height, "Validation loss", run.loss_unit, "loss", values)
 
 
 def difference_chart(run, looks, width=560.0, height=300.0):
@@ -123,7 +123,7 @@ def difference_chart(run, looks, width=560.0, height=300.0):
     start = max((t for t, _ in points), default=0) / 3
     late = [v for t, v in points if t >= start]
     values = [*late, 0.0]
-    unit = f"{LOSS_UNIT}, same seed" + (
+    unit = f"{run.loss_unit}, same seed" + (
         "; early values may leave the axis" if any(t < start for t, _ in points) else ""
     )
     title = f"Loss minus {shorten(run.baseline, 20)}\u2019s"
@@ -146,7 +146,7 @@ def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0):
     left = 30.0 + 6.6 * max([min(len(row.arm), 15) for row in rows], default=6)
     frame = Frame(width, 62.0 + row_height * max(len(rows), 1) + 26.0, left=left, right=16.0, top=62.0, bottom=26.0)
     head = rule(0.0, 0.75, width, 0.75, "top") + label(0.0, 15.0, "Final loss, paired by seed", "name")
-    head += label(0.0, 30.0, f"{LOSS_UNIT} minus {shorten(baseline, 20)}\u2019s", "soft")
+    head += label(0.0, 30.0, f"{rows[0].unit if rows else LOSS_UNIT} minus {shorten(baseline, 20)}\u2019s", "soft")
     if not rows:
         return head + label(width / 2, 84.0, "only one arm: nothing to compare", "soft", "middle"), frame.height
     span = _half_span(rows)
@@ -175,10 +175,10 @@ def _paired_row(row, look, x, frame, place, row_height):
             parts.append(_interval_end(x(inside), y, turn, value == inside, look))
     for seed, value in row.differences.items():
         if is_finite(value):
-            tip = f"{row.arm}, seed {seed}: {signed(value, 4)} {LOSS_UNIT}"
+            tip = f"{row.arm}, seed {seed}: {signed(value, 4)} {row.unit}"
             parts.append(mark(look.shape, x(value), y + 12, 3.6, f"spot fill-arm{look.hue}", data_tip=tip))
     if is_finite(row.difference):
-        tip = f"{row.arm}, mean: {signed(row.difference, 4)} {LOSS_UNIT}"
+        tip = f"{row.arm}, mean: {signed(row.difference, 4)} {row.unit}"
         parts.append(mark("diamond", x(row.difference), y, 6.0, f"centre fill-arm{look.hue}", data_tip=tip))
     else:
         parts.append(label(x(0) + 8, y + 4, "not compared yet", "soft"))

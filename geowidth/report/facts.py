@@ -53,6 +53,10 @@ def _corpus(run):
     sizes = lookup(corpus, "bytes")
     if isinstance(sizes, dict) and sizes and all(map(is_finite, sizes.values())):
         parts.append(f"{compact(sum(sizes.values()))}B")
+    tokens, tokenizer = lookup(corpus, "tokens"), lookup(corpus, "tokenizer")
+    if isinstance(tokens, dict) and tokens and all(map(is_finite, tokens.values())):
+        made = f" of {tokenizer}" if isinstance(tokenizer, str) else ""
+        parts.append(f"{compact(sum(tokens.values()))} tokens{made}")
     return ", ".join([*parts, *([f"sha256 {digest[:12]}\u2026"] if isinstance(digest, str) else [])])
 
 

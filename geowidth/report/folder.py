@@ -9,6 +9,7 @@ from geowidth import files, records
 from geowidth.errors import UserError
 from geowidth.report import shapes
 from geowidth.report.numbers import is_finite, is_number
+from geowidth.train.evidence import loss_unit
 
 SCHEDULE_ORDER = ("uniform", "cosine", "geometry", "reversed")
 
@@ -61,7 +62,7 @@ class TrainingRun:
         return [points[step] for step in sorted(points)]
 
     def final_loss(self):
-        """Final validation loss of a finished run in nats per byte, else None."""
+        """Final validation loss of a finished run, else None."""
         return (self.result or {}).get("loss")
 
 
@@ -81,6 +82,14 @@ class RunFolder:
     def baseline(self):
         """Name of the arm all others are compared with."""
         return (self.comparison or {}).get("baseline") or lookup(self.settings, "baseline") or "uniform"
+
+    @property
+    def loss_unit(self):
+        """What losses are in: "nats per byte", or "nats per token" where a tokenizer made the corpus."""
+        trainings = [one for runs in self.arms.values() for one in runs.values()]
+        records = [record for one in trainings for record in (one.config, one.result)]
+        stated = [(record or {}).get("corpus") for record in [*records, (self.comparison or {}).get("settings")]]
+        return loss_unit(next((corpus for corpus in stated if isinstance(corpus, dict)), None))
 
     @property
     def arm_names(self):

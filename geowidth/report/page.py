@@ -218,7 +218,7 @@ def loss_section(run):
         return section("loss", "How training went", lead, absent("No model has been trained.", run))
     pair = [
         responsive("loss-curves", lambda w: (curves.loss_chart(run, looks, w, 300.0), 300.0), "Validation loss",
-                   f"Validation loss in {LOSS_UNIT} over tokens for {', '.join(run.arm_names)}.", 552.0, 352.0),
+                   f"Validation loss in {run.loss_unit} over tokens for {', '.join(run.arm_names)}.", 552.0, 352.0),
         responsive("loss-differences", lambda w: (curves.difference_chart(run, looks, w, 300.0), 300.0),
                    f"Loss minus {run.baseline}'s", "Paired difference of validation loss over tokens.", 552.0, 352.0),
     ]  # fmt: skip
@@ -269,7 +269,8 @@ def paired_table(rows):
         costs = [thousands(row.parameters), compact(row.tokens), compact(row.flops), plain(row.seconds, 1)]
         loss = [plain(row.mean_loss, 4), plain(row.bits_per_byte, 4), difference, tables.interval_words(row), p]
         body.append([row.arm, *loss, len(row.losses), number, *costs])
-    caption = f"Final validation loss in {LOSS_UNIT}, differences paired by seed, cost of one seed"
+    unit = rows[0].unit if rows else LOSS_UNIT
+    caption = f"Final validation loss in {unit}, differences paired by seed, cost of one seed"
     caption += f"; seeds needed for {100 * power:g} % power" if is_finite(power) else ""
     return grid_table(head, body, "dense", caption)
 

@@ -12,8 +12,8 @@ FILES = {
     "report.json": "the facts, verdicts and missing pieces of this page",
     "work.csv": "layer, geometry, statistic, unit, value",
     "widths.csv": "arm, layer, width, base width, floor, cap, at which bound",
-    "losses.csv": "arm, seed, step, split, loss (nats per byte), tokens, seconds",
-    "comparison.csv": "the paired table, one line per arm; losses in nats per byte",
+    "losses.csv": "arm, seed, step, split, loss (nats per byte, or per token), tokens, seconds",
+    "comparison.csv": "the paired table, one line per arm; losses in nats per byte, or per token",
 }
 
 

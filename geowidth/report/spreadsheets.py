@@ -80,7 +80,7 @@ def widths_csv(run):
 
 
 def losses_csv(run):
-    """arm, seed, step, split, loss (nats per byte), tokens, seconds: every line of every metrics.jsonl."""
+    """arm, seed, step, split, loss (nats per byte, or token), tokens, seconds: every line of every metrics.jsonl."""
     keys = ("step", "split", "loss", "tokens", "seconds")
     rows = [
         (name, seed, *(line.get(key) for key in keys))
@@ -99,7 +99,7 @@ COMPARISON_COLUMNS = (
 
 
 def comparison_csv(rows, baseline):
-    """One line per arm, COMPARISON_COLUMNS; losses and differences in nats per byte, costs of one seed."""
+    """One line per arm, COMPARISON_COLUMNS; losses and differences in nats per byte (or token), costs of one seed."""
     lines = []
     for row in rows:
         low, high = row.interval or (None, None)

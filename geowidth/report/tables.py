@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from geowidth.files import PathLike
 from geowidth.report.folder import as_record, lookup
 from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, signed, thousands
-from geowidth.train.evidence import LOSS_UNIT
+from geowidth.train.evidence import LOSS_UNIT, loss_unit
 
 if TYPE_CHECKING:
     from geowidth.train.evidence import Comparison
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmRow:
-    """What is known of one arm. Numbers that are not known are None; losses and differences map a seed to LOSS_UNIT."""
+    """What is known of one arm. Numbers that are not known are None; `losses` and `differences` are by seed, in `unit`."""
 
     arm: str
     is_baseline: bool
@@ -36,6 +36,7 @@ class ArmRow:
     tokens: float | None
     flops: float | None
     seconds: float | None
+    unit: str = LOSS_UNIT
 
 
 def _mean(values):
@@ -58,7 +59,8 @@ def _losses(arm, trainings):
 
 def rows_of(run):
     """The ArmRows of a RunFolder: what is known of every arm and of its paired difference, the baseline first."""
-    return arm_rows({"baseline": run.baseline, **(run.comparison or {})}, run.arms, run.arm_names)
+    rows = arm_rows({"baseline": run.baseline, **(run.comparison or {})}, run.arms, run.arm_names)
+    return [replace(row, unit=run.loss_unit) for row in rows]
 
 
 def arm_rows(comparison, arms=None, names=None):
@@ -115,7 +117,7 @@ def interval_words(row, decimals=4):
 
 
 def seeds_needed(row):
-    """(number of seeds as text, effect in LOSS_UNIT or None, power or None). None with an interval: over a million."""
+    """(number of seeds as text, effect or None, power or None). None with an interval: over a million."""
     seeds = row.power.get("seeds")
     none = "> 1 000 000".replace(" 0", "\u202f0") if row.power and row.interval else DASH
     return (
@@ -136,11 +138,11 @@ def verdict(row, baseline):
         if not count:
             return f"Not compared: no seed has been trained to the end for both {row.arm} and {baseline}."
         words = (
-            f"{signed(_mean(row.differences.values()), 4)} {LOSS_UNIT} on average over {count} seed{'s' * (count != 1)}"
+            f"{signed(_mean(row.differences.values()), 4)} {row.unit} on average over {count} seed{'s' * (count != 1)}"
         )
         return f"Not compared yet ({words}): no interval, so no conclusion."
     side = "below" if row.difference < 0 else "above"
-    start = f"{plain(abs(row.difference), 4)} {LOSS_UNIT} {side} {baseline} on average over {count} seed"
+    start = f"{plain(abs(row.difference), 4)} {row.unit} {side} {baseline} on average over {count} seed"
     start += "s" * (count != 1)
     if standing(row) == "unknown":
         return f"{start}: too few to say anything about chance."
@@ -218,7 +220,8 @@ def table(comparison: Comparison | dict[str, Any] | PathLike) -> str:
     `comparison`: a Comparison, the content of a comparison.json as a dict, or the path of one.
     """
     comparison = as_record(comparison, "geowidth.comparison")
-    head = ["arm", "loss, nats/byte", "difference \u00b1 se", "interval", "p", "parameters", "tokens", "time"]
+    unit = loss_unit(lookup(comparison.get("settings"), "corpus")).replace(" per ", "/")
+    head = ["arm", f"loss, {unit}", "difference \u00b1 se", "interval", "p", "parameters", "tokens", "time"]
     lines = [head]
     rows = arm_rows(comparison)
     for row in rows:

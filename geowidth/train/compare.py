@@ -15,7 +15,7 @@ from geowidth import records
 from geowidth.errors import UserError
 from geowidth.files import PathLike
 from geowidth.train import checkpoint
-from geowidth.train.evidence import LOSS_UNIT, compare_arms
+from geowidth.train.evidence import compare_arms, loss_unit
 
 COMPARISON_FILE = "comparison.json"
 COSTS = ("parameters", "tokens", "flops")
@@ -40,8 +40,9 @@ def compare_folders(
     check_equal_terms(arms, baseline)
     losses = {arm: {seed: result["loss"] for seed, result in by_seed.items()} for arm, by_seed in arms.items()}
     options = {"confidence": confidence, "effect": effect, "power": power}
-    comparison = compare_arms(losses, baseline, **options)
-    settings = {"unit": f"{LOSS_UNIT} of the validation set", "corpus": results[0]["corpus"], **options}
+    unit = loss_unit(results[0]["corpus"])
+    comparison = compare_arms(losses, baseline, **options, unit=unit)
+    settings = {"unit": f"{unit} of the validation set", "corpus": results[0]["corpus"], **options}
     settings |= {name: results[0][name] for name in ("training", "evaluation_tokens", "preset")}
     facts = {arm: costs(by_seed) for arm, by_seed in arms.items()}
     record = comparison.to_json(facts) | {"settings": settings, "environment": records.environment()}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     pass
 
 KIND, SCHEMA = "geowidth.comparison", 1
-LOSS_UNIT = "nats per byte"  # every model here is trained on bytes (geowidth.text.corpus)
+LOSS_UNIT, TOKEN_UNIT = "nats per byte", "nats per token"  # of models of bytes, and of a tokenizer's tokens
 EXACT_SEEDS = 24  # 2^24 sign flips take about a second; beyond, flips are sampled
 MOST_SEEDS = 1_000_000
 LARGEST_LOSS = 1e300  # sums of losses stay finite
@@ -36,8 +36,8 @@ _TURNS = np.array([-9, -6, -4, -2, -1, 0, 1, 2, 4, 6, 9.0])
 class Difference:
     """Arm minus baseline over paired seeds. Fields are None where too few seeds leave them undefined.
 
-    mean, standard_error: in LOSS_UNIT. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided; exact
-    unless `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power, seeds_needed:
+    mean, standard_error: in the losses' unit. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided;
+    exact unless `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power, seeds_needed:
     seeds with which a true difference of `effect` would be seen with probability `power`.
     """
 
@@ -89,6 +89,7 @@ class Comparison:
 
     baseline: str
     arms: tuple[ComparedArm, ...]
+    unit: str = LOSS_UNIT
 
     def arm(self, name: str) -> ComparedArm:
         """The ComparedArm called `name`."""
@@ -100,7 +101,7 @@ class Comparison:
         others = [arm for arm in self.arms if arm.difference is not None]
         if not others:
             return f"Only {self.baseline} was trained: there is nothing to compare."
-        return " ".join([*(arm_sentence(arm, self.baseline) for arm in others), overall_sentence(others)])
+        return " ".join([*(arm_sentence(arm, self.baseline, self.unit) for arm in others), overall_sentence(others)])
 
     def to_json(self, facts: Mapping[str, dict[str, Any]] | None = None) -> dict[str, Any]:
         """The comparison record; facts: for each arm what stands beside its losses (widths, parameters, tokens ...)."""
@@ -111,7 +112,7 @@ class Comparison:
                 "losses": arm.losses,
                 "mean_loss": arm.mean_loss,
                 "difference": None if arm.difference is None else arm.difference.to_json(),
-                "sentence": None if arm.difference is None else arm_sentence(arm, self.baseline),
+                "sentence": None if arm.difference is None else arm_sentence(arm, self.baseline, self.unit),
             }
             for arm in self.arms
         ]
@@ -131,8 +132,9 @@ def compare_arms(
     confidence: float = 0.95,
     effect: float = 0.01,
     power: float = 0.8,
+    unit: str = LOSS_UNIT,
 ) -> Comparison:
-    """Comparison of `losses` {arm: {seed: loss in LOSS_UNIT}} with `baseline`; every arm needs the same seeds.
+    """Comparison of `losses` {arm: {seed: loss in `unit`}} with `baseline`; every arm needs the same seeds.
 
     effect, power: for the number of seeds needed. Raises UserError for unpaired seeds and values that are not finite.
     """
@@ -141,7 +143,7 @@ def compare_arms(
         if not 0 < value < 1:
             raise UserError(f"{name} is {value!r}; allowed: numbers between 0 and 1")
     if not 0 < effect < math.inf:
-        raise UserError(f"effect is {effect!r}; allowed: positive numbers, in {LOSS_UNIT}")
+        raise UserError(f"effect is {effect!r}; allowed: positive numbers, in {unit}")
     seeds = sorted(losses[baseline])
     for arm, values in losses.items():
         if sorted(values) != seeds or not seeds:
@@ -156,7 +158,7 @@ def compare_arms(
         pairs = [values[seed] - losses[baseline][seed] for seed in seeds]
         judged = None if arm == baseline else paired_difference(pairs, confidence, effect, power)
         arms.append(ComparedArm(arm, {seed: values[seed] for seed in seeds}, judged))
-    return Comparison(baseline, tuple(arms))
+    return Comparison(baseline, tuple(arms), unit)
 
 
 def paired_difference(
@@ -277,15 +279,18 @@ def _signed(value):
     return f"{value:+.4f}".replace("-", "\N{MINUS SIGN}")
 
 
-def arm_sentence(arm: ComparedArm, baseline: str) -> str:
+def loss_unit(corpus: object) -> str:
+    """What the losses of a model are in, from its corpus as a result states it (Corpus.to_json)."""
+    return TOKEN_UNIT if isinstance(corpus, dict) and corpus.get("unit") == "token" else LOSS_UNIT
+
+
+def arm_sentence(arm: ComparedArm, baseline: str, unit: str = LOSS_UNIT) -> str:
     """One arm's difference in plain words."""
     d = arm.difference
     assert d is not None  # the baseline has no sentence
     side = "below" if d.mean < 0 else "above"
     start = (
-        f"{arm.name}: {abs(d.mean):.4f} {LOSS_UNIT} {side} {baseline} on average"
-        if d.mean
-        else f"{arm.name}: no difference"
+        f"{arm.name}: {abs(d.mean):.4f} {unit} {side} {baseline} on average" if d.mean else f"{arm.name}: no difference"
     )
     if d.interval is None:
         return f"{start} (1 seed): one seed has no spread, so nothing can be said about chance."
@@ -299,7 +304,7 @@ def arm_sentence(arm: ComparedArm, baseline: str) -> str:
         needed = "more than a million" if d.seeds_needed is None else f"about {d.seeds_needed:,}"
         return (
             f"{start}: no difference from {baseline} is seen at this size; "
-            f"a true one of {d.effect:g} {LOSS_UNIT} would take {needed} seeds to be seen {d.power:.0%} of the time."
+            f"a true one of {d.effect:g} {unit} would take {needed} seeds to be seen {d.power:.0%} of the time."
         )
     if d.sign_flip_p <= level:
         return f"{start}: the loss is {'lower' if d.mean < 0 else 'higher'} than {baseline}'s by both tests."

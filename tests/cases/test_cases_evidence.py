@@ -3,14 +3,13 @@
 import dataclasses
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
 
-from geowidth import cli, records
+from geowidth import cli
 from geowidth.artifacts.clouds import Clouds
 from geowidth.diagnose.association import partial_spearman
 from geowidth.errors import UserError
@@ -275,7 +274,14 @@ def test_M7_losses_of_byte_models_are_in_nats_per_byte(capsys):
     assert "nats per byte" in " ".join(capsys.readouterr().out.split())
 
 
-def test_M7_no_text_of_the_package_speaks_of_nats_per_token():
-    folder = Path(records.__file__).parent
-    wrong = [path.name for path in folder.rglob("*.py") if "nats per token" in path.read_text().replace("\n", " ")]
-    assert wrong == ["optimise.py"]  # which takes a model of any tokens
+def test_M7_losses_of_models_of_tokens_are_in_nats_per_token():
+    from geowidth.report import table
+    from geowidth.train.evidence import loss_unit
+
+    unit = loss_unit({"unit": "token", "tokens": {"train": 9}})
+    comparison = compare_arms({"uniform": {0: 2.0, 1: 2.1}, "a": {0: 1.9, 1: 2.05}}, unit=unit)
+    assert "nats per token" in comparison.sentence and "nats per byte" not in comparison.sentence
+    record = comparison.to_json()
+    assert "nats per token" in record["arms"][1]["sentence"]
+    assert "nats/token" in table(record | {"settings": {"corpus": {"unit": "token"}}})
+    assert loss_unit({"bytes": {"train": 9}}) == loss_unit(None) == "nats per byte"
