@@ -42,12 +42,12 @@ def probe_training(model: ModelConfig, training: TrainingSettings, seconds: floa
 
     from geowidth.models.transformer import TaperedTransformer
     from geowidth.train.losses import accumulate_gradients, mean_loss
-    from geowidth.train.optimise import adamw
+    from geowidth.train.optimise import make_optimizers
 
     torch.set_num_threads(training.threads)
     generator = torch.Generator().manual_seed(0)
     network = TaperedTransformer(model, 0)
-    optimizer = adamw(network, training)
+    optimizer = make_optimizers(network, training)
     shape = (training.batch, model.context + 1)
     batch = torch.randint(model.vocabulary, shape, generator=generator)
 

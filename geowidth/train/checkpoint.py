@@ -1,13 +1,13 @@
 """What a training folder holds while and after it is written.
 
     config.json         everything that decides the result (kind "geowidth.training"), written first
-    metrics.jsonl       one object a line: step, split, loss, tokens, seconds (and learning_rate of training steps)
-    state.safetensors   parameters, AdamW moments, step: enough to go on; gone once the run is finished
+    metrics.jsonl       one object a line: step, split, loss, tokens, seconds; of training steps also learning_rate,
+                        gradient_norm, tokens_per_second and, where the device's peak is known, mfu
+    states/             the last states, enough to go on (geowidth.train.state); gone once the run is finished
     model.safetensors, model.json
     result.json         kind "geowidth.training_result", written last: its presence marks a finished run
 
-A folder is held by one process at a time. A state is written aside and renamed, so a killed process leaves the last
-whole one, and metrics lines younger than it are dropped when the run goes on.
+A folder is held by one process at a time. Metrics lines younger than the state that a run goes on from are dropped.
 """
 
 import contextlib
@@ -21,8 +21,9 @@ from geowidth.errors import UserError
 from geowidth.forms import COUNT, FINITE, OBJECT, TEXT
 from geowidth.models.storage import CONFIG_FILE as MODEL_FILE
 from geowidth.models.storage import TENSOR_FILE
+from geowidth.models.training import with_defaults
 
-CONFIG_FILE, METRICS_FILE, STATE_FILE, RESULT_FILE = "config.json", "metrics.jsonl", "state.safetensors", "result.json"
+CONFIG_FILE, METRICS_FILE, RESULT_FILE = "config.json", "metrics.jsonl", "result.json"
 CONFIG_KIND, RESULT_KIND, SCHEMA = "geowidth.training", "geowidth.training_result", 1
 # Settings that decide the bits of a result; a folder begun with others is not continued.
 DECISIVE = ("arm", "model", "initial_scales", "training", "seed", "corpus")
@@ -31,7 +32,7 @@ WAIT_FOR_HOLDER = 20.0
 
 # What later stages read of a result.
 RESULT = {
-    "arm": TEXT, "seed": COUNT, "widths": [COUNT], "loss": FINITE, "best_loss": FINITE, "bits_per_byte": FINITE,
+    "arm": TEXT, "seed": COUNT, "widths": [COUNT], "loss": FINITE, "best_loss": FINITE, "bits_per_byte?": FINITE,
     "parameters": COUNT, "steps": COUNT, "tokens": COUNT, "flops": FINITE, "seconds": FINITE,
     "evaluation_tokens": COUNT, "preset": TEXT, "corpus": {"digest": TEXT}, "model": OBJECT, "training": OBJECT,
 }  # fmt: skip
@@ -52,7 +53,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 def begin(folder: Path, config: dict[str, Any]) -> None:
     """Write config.json, or check that the one there asks for the same run. Raises UserError naming what differs."""
     path = Path(folder) / CONFIG_FILE
-    for name in (CONFIG_FILE, METRICS_FILE, STATE_FILE, RESULT_FILE, MODEL_FILE, TENSOR_FILE):
+    for name in (CONFIG_FILE, METRICS_FILE, RESULT_FILE, MODEL_FILE, TENSOR_FILE):
         files.sweep(Path(folder) / name)
     if not files.exists(path):
         records.write_json(path, config)
@@ -62,12 +63,19 @@ def begin(folder: Path, config: dict[str, Any]) -> None:
     for section in DECISIVE:
         if section == "corpus":
             changes = difference("corpus digest", old["corpus"].get("digest"), new["corpus"]["digest"])
+        elif section == "training":
+            changes = difference(section, *(bits_of(one[section]) for one in (old, new)))
         else:
             changes = difference(section, old.get(section), new.get(section))
         if changes:
             raise UserError(
                 f"{folder} was begun with {changes}; choose another folder or the settings of the first time"
             )
+
+
+def bits_of(training: dict[str, Any]) -> dict[str, Any]:
+    """The JSON of training settings, defaults filled in, without those that no bit of a result depends on."""
+    return {name: value for name, value in with_defaults(training).items() if name != "keep"}
 
 
 def difference(name: str, old: object, new: object) -> str:

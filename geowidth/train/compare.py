@@ -133,7 +133,7 @@ def check_equal_terms(arms, baseline):
 def terms(result):
     """What must be equal in all results, by name."""
     shape = {f"model {name}": value for name, value in result["model"].items() if name not in ("widths", "layer_heads")}
-    training = {f"training {name}": value for name, value in result["training"].items()}
+    training = {f"training {name}": value for name, value in checkpoint.bits_of(result["training"]).items()}
     return {
         "tokens": result["tokens"],
         "corpus digest": result["corpus"]["digest"],

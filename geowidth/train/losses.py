@@ -4,7 +4,8 @@ Losses are in nats per token, in float32 whatever the model computes in; their s
 so that the processor waits for a GPU once a step and not once a piece.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import torch
 from torch.nn import functional
@@ -12,10 +13,17 @@ from torch.nn import functional
 from geowidth.train.world import World
 
 IGNORED = -100  # target of a position that is no token
+# From token ids (rows, length) the document of each, for a mask of attention; None where a row is one document.
+Documents: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 def accumulate_gradients(
-    model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor, microbatch: int, world: World | None = None
+    model: torch.nn.Module,
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+    microbatch: int,
+    world: World | None = None,
+    documents: Documents | None = None,
 ) -> float:
     """Add the gradient of the mean loss per token to `.grad`, a few sequences at a time; returns that mean in nats.
 
@@ -29,21 +37,27 @@ def accumulate_gradients(
     pieces = [p for p in cut(tokens, targets, microbatch) if count and bool((p[1] != IGNORED).any())]
     for number, (some, wanted) in enumerate(pieces, 1):
         with world.accumulating(model, number == len(pieces)):
-            loss = summed_loss(model, some, wanted, world.device) / count
+            loss = summed_loss(model, some, wanted, world.device, documents) / count
             (loss * world.gradient_factor).backward()
         total += loss.detach()
     return float(world.sum(total))
 
 
 @torch.no_grad()
-def mean_loss(model: torch.nn.Module, batch: torch.Tensor, microbatch: int, world: World | None = None) -> float:
+def mean_loss(
+    model: torch.nn.Module,
+    batch: torch.Tensor,
+    microbatch: int,
+    world: World | None = None,
+    documents: Documents | None = None,
+) -> float:
     """Mean loss in nats per token of `model` on windows (n, length + 1) int64, the same n in every process."""
     world = world or World()
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     rows = world.rows(len(batch))
     own = batch[rows.start : rows.stop]
     for some, wanted in cut(own[:, :-1], own[:, 1:], microbatch):
-        total += summed_loss(model, some, wanted, world.device)
+        total += summed_loss(model, some, wanted, world.device, documents)
     return float(world.sum(total)) / batch[:, 1:].numel()
 
 
@@ -53,10 +67,15 @@ def cut(tokens: torch.Tensor, targets: torch.Tensor, microbatch: int) -> Iterato
 
 
 def summed_loss(
-    model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor, device: torch.device
+    model: torch.nn.Module,
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+    device: torch.device,
+    documents: Documents | None = None,
 ) -> torch.Tensor:
     """The loss of all tokens of one piece, added up: a float32 scalar on `device`."""
-    logits = model(tokens.to(device, non_blocking=True)).flatten(0, 1)
-    wanted = targets.to(device, non_blocking=True).flatten()
+    inputs = [tokens] if documents is None or (found := documents(tokens)) is None else [tokens, found]
+    logits = model(*(one.to(device, non_blocking=True) for one in inputs)).flatten(0, 1)
     logits = logits if logits.dtype.itemsize >= 4 else logits.float()
+    wanted = targets.to(device, non_blocking=True).flatten()
     return functional.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum")

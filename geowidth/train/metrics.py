@@ -1,4 +1,4 @@
-"""metrics.jsonl: one object a line, on the disk before a state that stands for it."""
+"""metrics.jsonl: one object a line, on the disk before a state that stands for it; and TensorBoard beside it."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,9 @@ from geowidth.errors import UserError
 from geowidth.forms import COUNT, FINITE, NUMBER, TEXT
 from geowidth.train.checkpoint import METRICS_FILE
 
+BOARD = "tensorboard"
+# Fields of a line that name it; the others are numbers to plot.
+NAMES = ("step", "split", "tokens", "seconds")
 LINE = {"step": COUNT, "split": TEXT, "loss": NUMBER, "tokens": COUNT, "seconds": FINITE}
 
 
@@ -18,8 +21,9 @@ class Metrics:
     A full disk is a UserError at the line it cuts short; what is left can be read, and the run goes on from its state.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path, step: int, board: bool = False) -> None:
         self.path = Path(folder) / METRICS_FILE
+        self.board = Board(Path(folder) / BOARD, step) if board else None
         kept = [line for line in self._lines() if line["step"] <= step] if step else []
         records.write_text(self.path, "".join(records.dumps(line) + "\n" for line in kept))
         try:
@@ -46,6 +50,8 @@ class Metrics:
                 data = data[self.file.write(data) :]
         except OSError as error:
             raise files.refusal(self.path, error, len(data)) from error
+        if self.board is not None:
+            self.board.write(line)
 
     def sync(self) -> None:
         """Bring all lines to the disk: done before a state that stands for them is written."""
@@ -56,3 +62,37 @@ class Metrics:
 
     def close(self) -> None:
         self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+class Board:
+    """Event files for TensorBoard, one scalar for every number of a line: loss/train, learning_rate/train, ...
+
+    A run that goes on writes a file of its own and says that what older ones hold of later steps is void.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        check_board()
+        from torch.utils.tensorboard import SummaryWriter
+
+        try:
+            self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        except OSError as error:
+            raise files.refusal(folder, error) from error
+
+    def write(self, line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if name not in NAMES:
+                self.writer.add_scalar(f"{name}/{line['split']}", value, line["step"])
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def check_board() -> None:
+    """Refuse TensorBoard's log where its package is not installed."""
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError as error:
+        raise UserError("tensorboard is not installed; pip install 'geowidth[log]', or train without it") from error

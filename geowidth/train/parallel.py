@@ -23,10 +23,10 @@ from geowidth.train import checkpoint
 from geowidth.train.cell import CLAIM_FILE
 from geowidth.train.crew import Crew
 from geowidth.train.executors import opened
-from geowidth.train.loop import SAVE_SECONDS
 from geowidth.train.preparation import Training, prepare
 from geowidth.train.processes import process_count
 from geowidth.train.sweep import Sweep
+from geowidth.train.trainer import SAVE_SECONDS
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from geowidth import memory, records
 from geowidth.artifacts.per_layer import per_layer
 from geowidth.errors import UserError, seed_number
@@ -13,6 +15,7 @@ from geowidth.models.presets import Preset, preset_named
 from geowidth.models.training import TrainingSettings
 from geowidth.text.corpus import Corpus, load_corpus, windows
 from geowidth.train import checkpoint
+from geowidth.train.world import World
 
 
 class Training:
@@ -32,7 +35,7 @@ class Training:
         self.preset, self.folder, self.arm, self.model = preset, folder, arm, model
         self.settings, self.seed, self.corpus, self.initial_scales = settings, seed, corpus, initial_scales
 
-    def config(self) -> dict[str, Any]:
+    def config(self, world: World | None = None) -> dict[str, Any]:
         """The content of config.json."""
         return {
             "kind": checkpoint.CONFIG_KIND,
@@ -44,7 +47,7 @@ class Training:
             **self.scales(),
             "training": self.settings.to_json(),
             "corpus": self.corpus.to_json(),
-            "environment": records.environment(),
+            "environment": records.environment() | (World() if world is None else world).to_json(),
         }
 
     def scales(self) -> dict[str, Any]:
@@ -80,6 +83,13 @@ def prepare(
     text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
     for name in ("train", "validation"):
         windows(text.split(name), model.context, 1)
+    if text.vocabulary > model.vocabulary:
+        raise UserError(
+            f"corpus {text.source} has {text.vocabulary:,} token ids; the model knows {model.vocabulary:,}: "
+            "use a model with as many"
+        )
+    if settings.document_mask:
+        text.documents(torch.zeros(1, 1, dtype=torch.int64))
     if arm is None:
         arm = "uniform" if len(set(model.widths)) == 1 and model.layer_heads is None else "custom"
     scales = None

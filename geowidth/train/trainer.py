@@ -3,7 +3,10 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from geowidth import records
 from geowidth.errors import UserError
@@ -12,36 +15,75 @@ from geowidth.models.storage import save_model
 from geowidth.models.transformer import TaperedTransformer
 from geowidth.text.corpus import DataOrder, windows
 from geowidth.train import checkpoint, state
+from geowidth.train.compiled import Graphs, compile_blocks
 from geowidth.train.losses import accumulate_gradients, mean_loss
 from geowidth.train.metrics import Metrics
-from geowidth.train.optimise import adamw, evaluation_steps, learning_rate
+from geowidth.train.optimise import evaluation_steps, learning_rate, make_optimizers
 from geowidth.train.preparation import Training
+from geowidth.train.speed import utilisation
 from geowidth.train.world import World
+
+SAVE_SECONDS = 10.0
+SAVE_SHARE = 20  # a state that takes long to write is written after this many times as long
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a training does that no number in its result depends on.
+
+    save_seconds: time between states; more where writing one takes over a twentieth of it (0: one after every step).
+    tensorboard: whether event files are written too. peak_flops: of one device, for MFU; None where not known.
+    """
+
+    save_seconds: float = SAVE_SECONDS
+    tensorboard: bool = False
+    peak_flops: float | None = None
 
 
 class Trainer:
     """A model under training, resumed from its folder if a state is there."""
 
-    def __init__(self, run: Training, save_seconds: float, world: World) -> None:
-        self.run, self.settings, self.save_seconds, self.world = run, run.settings, save_seconds, world
+    def __init__(self, run: Training, world: World, habits: Habits) -> None:
+        self.run, self.settings, self.world, self.habits = run, run.settings, world, habits
         self.model = TaperedTransformer(run.model, run.seed, run.initial_scales).to(world.device)
+        self.graphs = prepare_model(self.model, run)
         self.network = world.wrap(self.model)
-        self.optimizer = adamw(self.model, self.settings)
+        self.optimizers = make_optimizers(self.model, self.settings)
+        self.step_tokens = self.settings.batch * run.model.context
         self.data = DataOrder(run.corpus.train, run.model.context, self.settings.batch, run.seed)
         self.held_out = windows(run.corpus.validation, run.model.context, self.settings.evaluation_windows)
-        progress = state.load_state(run.folder, self.model, self.optimizer)
-        self.step, self.tokens, self.seconds, self.best = 0, 0, 0.0, math.inf
-        if progress is not None:
-            batch_tokens = self.settings.batch * run.model.context
-            state.check_progress(run.folder, progress, self.settings.steps, batch_tokens)
-            self.step, self.tokens, self.seconds, self.best = (
-                progress[key] for key in ("step", "tokens", "seconds", "best")
-            )
+        self.step, self.seconds, self.best = 0, 0.0, math.inf
         self.final = math.nan  # until the last step is evaluated
+        self.resume()
+        self.first_step, self.first_seconds = self.step, self.seconds
+
+    def resume(self) -> None:
+        """Go on from the newest whole state in the folder, if there is one."""
+        arguments = (self.model, self.optimizers, self.settings.steps, self.step_tokens)
+        progress = state.load_state(self.run.folder, *arguments)
+        if progress is not None:
+            self.step, self.seconds, self.best = (progress[key] for key in ("step", "seconds", "best"))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on so far."""
+        return self.step * self.step_tokens
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second since this process began; 0 before its first step."""
+        spent = self.seconds - self.first_seconds
+        return (self.step - self.first_step) * self.step_tokens / spent if spent > 0 else 0.0
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation at that speed; None where the device's peak is not known."""
+        flops = training_flops(self.run.model, self.step_tokens) / self.step_tokens
+        return utilisation(flops * self.speed, 1.0, self.habits.peak_flops, self.world.size)
 
     def finish(self, watch: Callable[[int, float, float], object], interrupted: Callable[[], bool]) -> dict[str, Any]:
         """Train to the last step and write model and result; returns the result."""
-        metrics = Metrics(self.run.folder, self.step)
+        metrics = Metrics(self.run.folder, self.step, self.habits.tensorboard)
         try:
             self.train_steps(metrics, watch, interrupted)
         finally:
@@ -49,87 +91,152 @@ class Trainer:
         save_model(self.model, self.run.folder)
         result = self.result()
         records.write_json(self.run.folder / checkpoint.RESULT_FILE, result)
-        (self.run.folder / checkpoint.STATE_FILE).unlink(missing_ok=True)
+        state.drop_states(self.run.folder)
         return result
 
     def train_steps(
         self, metrics: Metrics, watch: Callable[[int, float, float], object], interrupted: Callable[[], bool]
     ) -> None:
-        due = evaluation_steps(self.settings)
-        saved = start = time.monotonic()
-        before, tokens_before = self.seconds, self.tokens
+        due, clock = evaluation_steps(self.settings), Clock(self.seconds, self.habits.save_seconds)
         while self.step < self.settings.steps:
-            loss, rate = self.one_step()
-            self.seconds = before + time.monotonic() - start
-            line = {"tokens": self.tokens, "seconds": round(self.seconds, 3)}
-            metrics.write(step=self.step, split="train", loss=loss, **line, learning_rate=rate)
+            facts = self.one_step()
+            self.seconds = clock.seconds()
+            metrics.write(step=self.step, split="train", **facts, **self.place(), **self.pace())
             if self.step in due:
-                value = mean_loss(self.network, self.held_out, self.settings.microbatch, self.world)
-                check_finite("the validation loss", value, self.step, rate)
-                self.final, self.best = value, min(self.best, value)
-                self.seconds = before + time.monotonic() - start
-                line["seconds"] = round(self.seconds, 3)
-                metrics.write(step=self.step, split="validation", loss=value, **line)
-            watch(self.step, loss, (self.tokens - tokens_before) / max(self.seconds - before, 1e-9))
-            stopping = interrupted()
-            if self.step < self.settings.steps and (stopping or time.monotonic() - saved >= self.save_seconds):
-                self.save(metrics)
-                saved = time.monotonic()
-            if stopping and self.step < self.settings.steps:
+                self.evaluate(facts["learning_rate"])
+                self.seconds = clock.seconds()
+                metrics.write(step=self.step, split="validation", loss=self.final, **self.place())
+            watch(self.step, facts["loss"], self.speed)
+            stopping, unfinished = interrupted(), self.step < self.settings.steps
+            if unfinished and (stopping or clock.state_is_due()):
+                with clock.saving():
+                    self.save(metrics)
+            if stopping and unfinished:
                 raise KeyboardInterrupt
 
-    def one_step(self) -> tuple[float, float]:
-        """One optimiser step; returns (mean loss of the batch in nats per byte, learning rate)."""
+    def one_step(self) -> dict[str, float]:
+        """One optimiser step: {"loss": mean of the batch in nats per id, "learning_rate", "gradient_norm"}."""
         rate = learning_rate(self.settings, self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self.optimizers.set_rate(rate)
         own = self.data.batch(self.step, self.world.rows(self.settings.batch))
-        self.optimizer.zero_grad()
-        loss = accumulate_gradients(self.network, own[:, :-1], own[:, 1:], self.settings.microbatch, self.world)
-        check_finite("the loss", loss, self.step + 1, rate)
-        self.world.clip(self.model.parameters(), self.settings.clip)
-        self.optimizer.step()
+        self.optimizers.zero_grad()
+        loss = accumulate_gradients(
+            self.network, own[:, :-1], own[:, 1:], self.settings.microbatch, self.world, self.documents_of
+        )
+        self.check_finite("the loss", loss, self.step + 1, rate)
+        norm = self.world.clip(self.model.parameters(), self.settings.clip)
+        self.check_finite("the norm of the gradient", norm, self.step + 1, rate)
+        self.optimizers.step()
         self.step += 1
-        self.tokens += self.settings.batch * self.run.model.context
-        return loss, rate
+        return {"loss": loss, "learning_rate": rate, "gradient_norm": norm}
+
+    def documents_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
+        """The document of every token of some windows, for the mask; None without one."""
+        return self.run.corpus.documents(tokens) if self.settings.document_mask else None
+
+    def evaluate(self, rate: float) -> None:
+        """Take the validation loss after this step."""
+        pieces = self.settings.microbatch
+        loss = mean_loss(self.network, self.held_out, pieces, self.world, self.documents_of)
+        self.check_finite("the validation loss", loss, self.step, rate)
+        self.final, self.best = loss, min(self.best, loss)
+
+    def check_finite(self, what: str, value: float, step: int, rate: float) -> None:
+        """Refuse what is no finite number: a diverged model is never taken for a trained one."""
+        if math.isfinite(value):
+            return
+        saved = state.saved_step(self.run.folder)
+        left = f"the last good state, of step {saved}, stays in {self.run.folder}" if saved else "no state was saved"
+        raise UserError(
+            f"{what} became {value} at step {step}, at a learning rate of {rate:.2g}; {left}: "
+            "lower the learning rate and train in another folder"
+        )
+
+    def place(self) -> dict[str, float]:
+        """Where a line of metrics stands."""
+        return {"tokens": self.tokens, "seconds": round(self.seconds, 3)}
+
+    def pace(self) -> dict[str, float]:
+        """Tokens a second and, where the peak is known, MFU."""
+        pace, mfu = {"tokens_per_second": round(self.speed, 1)}, self.mfu
+        return pace if mfu is None else pace | {"mfu": round(mfu, 4)}
+
+    def describe(self, loss: float, speed: float) -> str:
+        """What the progress line shows beside the steps."""
+        return describe(loss, speed, self.mfu, None if self.graphs is None else self.graphs.count)
 
     def save(self, metrics: Metrics) -> None:
         metrics.sync()
         progress = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": self.best}
-        state.save_state(self.run.folder, self.model, self.optimizer, progress)
+        state.save_state(self.run.folder, self.model, self.optimizers, progress, self.settings.keep)
 
     def result(self) -> dict[str, Any]:
         """The content of result.json."""
+        run = self.run
         return {
             "kind": checkpoint.RESULT_KIND,
             "schema": checkpoint.SCHEMA,
-            "arm": self.run.arm,
-            "seed": self.run.seed,
-            "widths": list(self.run.model.widths),
-            **self.run.scales(),
+            "arm": run.arm,
+            "seed": run.seed,
+            "widths": list(run.model.widths),
+            **run.scales(),
             "loss": self.final,
+            "unit": run.corpus.loss_unit,
             "best_loss": self.best,
-            "bits_per_byte": self.final / math.log(2),
+            "bits_per_byte": run.corpus.bits_per_byte(self.final),
             "parameters": self.model.parameter_count(),
             "steps": self.step,
             "tokens": self.tokens,
-            "flops": training_flops(self.run.model, self.tokens),
+            "flops": training_flops(run.model, self.tokens),
             "seconds": round(self.seconds, 3),
+            **self.pace(),
+            **({} if self.graphs is None else {"compiled": self.graphs.to_json()}),
             "evaluation_tokens": self.held_out[:, 1:].numel(),
-            "corpus": self.run.corpus.to_json(),
-            "preset": self.run.preset,
-            "model": self.run.model.to_json(),
+            "corpus": run.corpus.to_json(),
+            "preset": run.preset,
+            "model": run.model.to_json(),
             "training": self.settings.to_json(),
-            "environment": records.environment(),
+            "environment": records.environment() | self.world.to_json(),
         }
 
 
-def describe(loss: float, speed: float) -> str:
-    """'loss 2.345, 9,876 tokens/s'"""
-    return f"loss {loss:.3f}, {speed:,.0f} tokens/s"
+def prepare_model(model: TaperedTransformer, run: Training) -> Graphs | None:
+    """Let `model` compute as the settings say; returns the count of its graphs if it is compiled."""
+    model.compute_in(None if run.settings.dtype == "float32" else getattr(torch, run.settings.dtype))
+    model.recompute_in_backward(run.settings.recompute)
+    return compile_blocks(model) if run.settings.compile else None
 
 
-def check_finite(what: str, loss: float, step: int, rate: float) -> None:
-    """Refuse a loss that is no finite number: a diverged model is never taken for a trained one."""
-    if not math.isfinite(loss):
-        raise UserError(f"{what} became {loss} at step {step}; lower the learning rate ({rate:.2g})")
+class Clock:
+    """Seconds of a training over all its processes, and whether the next state is due."""
+
+    def __init__(self, before: float, save_seconds: float) -> None:
+        self.before, self.save_seconds = before, save_seconds
+        self.start = self.saved = time.monotonic()
+        self.wait = save_seconds
+
+    def seconds(self) -> float:
+        """Since the training began, the time between its processes left out."""
+        return self.before + time.monotonic() - self.start
+
+    def state_is_due(self) -> bool:
+        return time.monotonic() - self.saved >= self.wait
+
+    def saving(self) -> "Clock":
+        """Around the writing of a state: how long it takes decides when the next one is due."""
+        return self
+
+    def __enter__(self) -> None:
+        self.saved = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        began, self.saved = self.saved, time.monotonic()
+        cost = SAVE_SHARE * (self.saved - began)
+        self.wait = max(self.save_seconds, cost) if self.save_seconds else 0.0
+
+
+def describe(loss: float, speed: float, mfu: float | None = None, graphs: int | None = None) -> str:
+    """'loss 2.345, 9,876 tokens/s, MFU 41.2 %, 4 graphs'; what is not known is left out."""
+    words = [f"loss {loss:.3f}", f"{speed:,.0f} tokens/s"]
+    words += [] if mfu is None else [f"MFU {100 * mfu:.1f} %"]
+    return ", ".join(words + ([] if graphs is None else [f"{graphs} graphs"]))

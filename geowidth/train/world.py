@@ -5,6 +5,7 @@ The loop knows no other way to speak to its neighbours, so one process and many 
 
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -28,6 +29,11 @@ class World:
     def is_first(self) -> bool:
         """Whether this process speaks for all: it writes the files and shows the progress."""
         return self.rank == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Where the training ran, for the environment of its files."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+        return {"device": str(self.device)} | ({} if name is None else {"device_name": name})
 
     def rows(self, count: int) -> range:
         """The rows of `count` that are this process's; every row is exactly one process's."""

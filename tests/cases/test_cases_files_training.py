@@ -201,7 +201,7 @@ def test_H8_a_folder_in_place_of_a_file_of_a_model(model_folder, name):
         load_model(model_folder)
 
 
-# state.safetensors
+# states, and state.safetensors as 0.2.0 wrote it
 
 
 def half_trained(folder, text, stop_at=5):
@@ -274,7 +274,35 @@ DAMAGED_STATES = {
 def begun(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("begun")
     half_trained(folder, text)
+    tensors, progress = state.read_state(folder / "states" / "step-00000005")
+    tensors = {name: tensor for name, tensor in tensors.items() if name != "generator/cpu"}
+    write_tensors(folder / "state.safetensors", tensors, {"progress": records.dumps(progress)})
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_folder_of_0_2_0_goes_on_to_the_same_bits(begun, tmp_path, text):
+    old, free = tmp_path / "old", tmp_path / "free"
+    old.mkdir()
+    arguments = copy_of(begun, old, text)
+    config = json.loads((old / "config.json").read_text())
+    for name in (
+        "optimizer",
+        "momentum",
+        "decay",
+        "decay_share",
+        "dtype",
+        "recompute",
+        "compile",
+        "document_mask",
+        "keep",
+    ):
+        del config["training"][name]
+    (old / "config.json").write_text(json.dumps(config))
+    steps = []
+    train(**arguments | {"watch": lambda step, *_: steps.append(step)}, save_seconds=0)
+    assert steps == list(range(6, 13)) and not (old / "state.safetensors").exists()
+    train(**arguments | {"out": free})
+    assert (old / "model.safetensors").read_bytes() == (free / "model.safetensors").read_bytes()
 
 
 def copy_of(begun, folder, text):
@@ -289,7 +317,7 @@ def test_H8_a_damaged_state_is_refused_in_one_line(begun, tmp_path, text, name):
     tensors, metadata = read_tensors(tmp_path / "state.safetensors")
     DAMAGED_STATES[name](tensors, metadata)
     write_tensors(tmp_path / "state.safetensors", tensors, metadata or None)
-    with pytest.raises(UserError, match=r"state\.safetensors.*delete state\.safetensors to begin again") as error:
+    with pytest.raises(UserError, match=r"state\.safetensors.*delete .*state\.safetensors to begin again") as error:
         train(**arguments)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
     assert state.saved_step(tmp_path) in range(13)
@@ -359,8 +387,9 @@ def test_damaged_records_of_a_training_are_refused_when_it_goes_on(tmp_path, tex
     keys = checkpoint.CONFIG if name == "config.json" else checkpoint.RESULT
     for key in ("kind", "schema", *keys):
         for value in (None, [], "x", -1, True):
-            (tmp_path / name).write_text(json.dumps(record | {key: value}))
-            if key in keys and not forms.fault(value, keys[key]) and name == "result.json":
+            changed = record | {key.removesuffix("?"): value}
+            (tmp_path / name).write_text(json.dumps(changed))
+            if key in keys and not forms.fault(changed, {key: keys[key]}) and name == "result.json":
                 continue  # another loss is a result too
             with pytest.raises(UserError):
                 train(**arguments)
@@ -409,7 +438,7 @@ def test_H2_a_disk_that_takes_no_state_leaves_the_last_one(tmp_path, text, monke
     from geowidth import files
 
     arguments = half_trained(tmp_path, text)
-    before = (tmp_path / "state.safetensors").read_bytes()
+    before = state.read_state(tmp_path / "states" / "step-00000005")
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -418,7 +447,9 @@ def test_H2_a_disk_that_takes_no_state_leaves_the_last_one(tmp_path, text, monke
     with pytest.raises(UserError, match="No space left on device"):
         train(**arguments, save_seconds=0)
     monkeypatch.undo()
-    assert (tmp_path / "state.safetensors").read_bytes() == before
+    after = state.read_state(tmp_path / "states" / "step-00000005")
+    assert after[1] == before[1] and all(torch.equal(after[0][name], tensor) for name, tensor in before[0].items())
+    assert [step for step, _ in state.saved_states(tmp_path)] == [5]
     assert train(**arguments)["steps"] == 12
     assert train(**arguments | {"out": tmp_path / "free"})["loss"] == checkpoint.read_result(tmp_path)["loss"]
 
@@ -427,8 +458,14 @@ def test_H2_a_killed_training_leaves_nothing_once_it_goes_on(tmp_path, text):
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     arguments = half_trained(tmp_path, text)
-    for name in ("state.safetensors", "metrics.jsonl", "model.safetensors", "config.json"):
+    for name in ("metrics.jsonl", "model.safetensors", "config.json"):
         (tmp_path / f".{name}.{child.pid}.tmp").write_bytes(b"half")
+    half = tmp_path / "states" / f".step-00000006.{child.pid}.tmp"
+    half.mkdir()
+    (half / "tensors.safetensors").write_bytes(b"half")
+    with pytest.raises(KeyboardInterrupt):
+        train(**arguments, stop=lambda: True)
+    assert sorted(p.name for p in (tmp_path / "states").iterdir()) == ["step-00000005", "step-00000006"]
     train(**arguments)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         ".lock", "config.json", "metrics.jsonl", "model.json", "model.safetensors", "result.json",

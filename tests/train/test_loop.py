@@ -14,7 +14,6 @@ from torch.nn import functional
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.models import load_model
-from geowidth.tensors import write_tensors
 from geowidth.train import checkpoint, load_corpus, state, train
 from geowidth.train.losses import mean_loss
 
@@ -76,7 +75,7 @@ def test_training_learns_and_writes_what_it_says(tiny, text, tmp_path):
         wanted = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).item()
     assert result["loss"] == pytest.approx(wanted, rel=1e-5)
     assert mean_loss(model, batch, 3) == pytest.approx(wanted, rel=1e-5)
-    assert not (tmp_path / "state.safetensors").exists()
+    assert not (tmp_path / "states").exists()
 
 
 def test_equal_seeds_give_equal_bits_and_threads_are_put_back(tiny, text, tmp_path):
@@ -146,20 +145,6 @@ def test_a_folder_is_not_continued_with_other_settings(tiny, text, tmp_path, cha
         train(**{**arguments, **change})
 
 
-def test_damaged_states_are_refused(tiny, text, tmp_path):
-    arguments = {"preset": tiny, "out": tmp_path, "corpus": text, "watch": lambda *_: None}
-    with pytest.raises(KeyboardInterrupt):
-        train(**arguments, stop=lambda: True)
-    path = tmp_path / "state.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    with pytest.raises(UserError, match="not a whole safetensors file"):
-        train(**arguments)
-    write_tensors(path, {"a": torch.ones(2)}, {"progress": records.dumps({"step": 1})})
-    with pytest.raises(UserError, match="is damaged: tokens is None.*delete state.safetensors"):
-        train(**arguments)
-
-
 def test_two_processes_do_not_share_a_folder(tiny, text, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "WAIT_FOR_HOLDER", 0.0)
     with checkpoint.held(tmp_path), pytest.raises(UserError, match="another process"):
@@ -167,13 +152,15 @@ def test_two_processes_do_not_share_a_folder(tiny, text, tmp_path, monkeypatch):
 
 
 def test_a_diverging_run_says_so(tiny, text, tmp_path):
-    with pytest.raises(UserError, match="the loss became .* lower the learning rate"):
+    with pytest.raises(UserError, match="the (loss|norm of the gradient) became .* lower the learning rate"):
         train(tiny, out=tmp_path, corpus=text, steps=400, learning_rate=1e30, watch=lambda *_: None)
 
 
 def test_a_model_that_diverges_in_its_last_step_is_not_finished(tiny, text, tmp_path):
-    with pytest.raises(UserError, match="the validation loss became nan at step 2; lower the learning rate"):
-        train(tiny, out=tmp_path, corpus=text, steps=2, learning_rate=1e30, watch=lambda *_: None)
+    with pytest.raises(
+        UserError, match="the validation loss became nan at step 1, at a learning rate of 1e[+]39; no state"
+    ):
+        train(tiny, out=tmp_path, corpus=text, steps=1, learning_rate=1e39, watch=lambda *_: None)
     assert checkpoint.read_result(tmp_path) is None
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from geowidth.models import TaperedTransformer
 from geowidth.train.losses import IGNORED, accumulate_gradients
-from geowidth.train.optimise import adamw, evaluation_steps, learning_rate
+from geowidth.train.optimise import evaluation_steps, learning_rate, make_optimizers
 
 
 def lengths_batch():
@@ -31,7 +31,7 @@ def test_accumulation_does_not_depend_on_the_cut(tiny, microbatch):
     values.append(loss.item())
     assert values[0] == pytest.approx(values[1], rel=1e-6)
     for model in models:
-        adamw(model, tiny.training).step()
+        make_optimizers(model, tiny.training).step()
     for (name, a), (_, b) in zip(models[0].named_parameters(), models[1].named_parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-7, msg=name)
 
@@ -70,7 +70,9 @@ def test_microbatches_without_tokens_add_nothing(tiny):
 
 def test_decay_is_on_matrices_only(tiny):
     model = TaperedTransformer(tiny.model)
-    decay = {p: group["weight_decay"] for group in adamw(model, tiny.training).param_groups for p in group["params"]}
+    decay = {
+        p: group["weight_decay"] for group in make_optimizers(model, tiny.training).groups() for p in group["params"]
+    }
     assert {name: decay[p] for name, p in model.named_parameters()} == {
         name: 0.1 if p.ndim == 2 else 0.0 for name, p in model.named_parameters()
     }
