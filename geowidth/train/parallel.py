@@ -31,7 +31,10 @@ from geowidth.train.trainer import SAVE_SECONDS
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One training: the arguments of `geowidth.train.train`. changes: training settings other than the preset's."""
+    """One training: the arguments of `geowidth.train.train`. changes: training settings other than the preset's.
+
+    device: that of the worker, which may be on another machine.
+    """
 
     out: str | Path
     widths: tuple[int, ...] | None = None
@@ -42,6 +45,7 @@ class TrainJob:
     corpus: str | Path = "stdlib"
     changes: dict[str, Any] = field(default_factory=dict)
     initial_scales: tuple[float, ...] | None = None
+    device: str = "cpu"
 
     def prepare(self, corpus: Corpus | None = None) -> Training:
         """The checked Training; raises UserError. corpus: the Corpus, if it is loaded already."""

@@ -36,7 +36,7 @@ class Training:
         self.settings, self.seed, self.corpus, self.initial_scales = settings, seed, corpus, initial_scales
 
     def config(self, world: World | None = None) -> dict[str, Any]:
-        """The content of config.json."""
+        """The content of config.json. world: where it is trained, if that is known here."""
         return {
             "kind": checkpoint.CONFIG_KIND,
             "schema": checkpoint.SCHEMA,
@@ -47,7 +47,7 @@ class Training:
             **self.scales(),
             "training": self.settings.to_json(),
             "corpus": self.corpus.to_json(),
-            "environment": records.environment() | (World() if world is None else world).to_json(),
+            "environment": records.environment() | ({} if world is None else world.to_json()),
         }
 
     def scales(self) -> dict[str, Any]:
