@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmRow:
-    """What is known of one arm. Numbers that are not known are None; `losses` and `differences` are by seed, in `unit`."""
+    """What is known of one arm. Unknown numbers are None; `losses` and `differences` are by seed, in `unit`."""
 
     arm: str
     is_baseline: bool

@@ -37,8 +37,8 @@ class Difference:
     """Arm minus baseline over paired seeds. Fields are None where too few seeds leave them undefined.
 
     mean, standard_error: in the losses' unit. interval: t interval (low, high) at `confidence`. sign_flip_p: two-sided;
-    exact unless `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power, seeds_needed:
-    seeds with which a true difference of `effect` would be seen with probability `power`.
+    exact unless `sign_flip_exact` is False. smallest_p: what it could be at best. seeds: n. effect, power,
+    seeds_needed: seeds with which a true difference of `effect` would be seen with probability `power`.
     """
 
     mean: float
