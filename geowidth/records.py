@@ -15,8 +15,8 @@ from geowidth.errors import UserError, shown
 from geowidth.files import PathLike, check_writable, exists, read_bytes, read_text, write_bytes
 
 __all__ = [
-    "check_writable", "claim_folder", "dumps", "environment", "loads", "read_json", "read_json_lines", "to_jsonable",
-    "write_bytes", "write_json", "write_text",
+    "check_writable", "claim_folder", "dumps", "environment", "loads", "read_json", "read_json_lines", "read_table",
+    "to_jsonable", "write_bytes", "write_json", "write_text",
 ]  # fmt: skip
 
 MOST_NESTED = 100
@@ -163,6 +163,26 @@ def read_json(path: PathLike, kind: str | None = None, schema: int | None = None
         if schema is not None:
             _check_schema(path, value.get("schema"), schema)
     return value
+
+
+def read_table(path: PathLike) -> dict[str, Any]:
+    """The table in a settings file that a person wrote: TOML (.toml) or a JSON object (.json)."""
+    path = Path(path)
+    if path.suffix == ".json":
+        value = read_json(path)
+        if not isinstance(value, dict):
+            raise UserError(f"{path} holds {shown(value)}; an object with one entry a setting is needed")
+        return value
+    if path.suffix != ".toml":
+        raise UserError(f"settings file {path} ends in {path.suffix or 'nothing'}; allowed: .toml, .json")
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
 
 
 def _check_schema(path, found, newest):

@@ -121,6 +121,25 @@ def presets():
     return PRESETS
 
 
+def preset(text):
+    """The Preset of a name, or in a .toml or .json file."""
+    from geowidth.models.preset_files import ENDINGS, read_preset
+
+    if text.lower().endswith(ENDINGS):
+        try:
+            return read_preset(text)
+        except UserError as error:
+            raise as_it_is(error) from error
+    return presets()[one_of(presets)(text)]
+
+
+def preset_keys():
+    """Keys of a preset file."""
+    from geowidth.models.preset_files import KEYS
+
+    return KEYS
+
+
 def output(*endings):
     """A path that can be written, with one of the endings where there are some."""
 

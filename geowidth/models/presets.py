@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from geowidth.errors import UserError, choose, shown
+from geowidth.errors import UserError, choose, seed_number, shown, whole
+from geowidth.files import PathLike
 from geowidth.models.config import ModelConfig
 from geowidth.models.training import TrainingSettings
 from geowidth.registry import Registry
@@ -27,13 +28,25 @@ class RunSettings:
     measured_tokens: int
     multiple: int
 
+    def __post_init__(self):
+        for name in ("seeds", "arms"):
+            if not isinstance(getattr(self, name), (list, tuple)) or not getattr(self, name):
+                raise UserError(f"{name} is {shown(getattr(self, name))}; needed: a list of one or more")
+        object.__setattr__(self, "seeds", tuple(seed_number("a seed", seed) for seed in self.seeds))
+        wrong = next((arm for arm in self.arms if not isinstance(arm, str)), None)
+        if wrong is not None:
+            raise UserError(f"an arm is {shown(wrong)}; needed: a text, the name of a schedule")
+        object.__setattr__(self, "arms", tuple(self.arms))
+        object.__setattr__(self, "measured_tokens", whole("measured_tokens", self.measured_tokens, 4))
+        object.__setattr__(self, "multiple", whole("multiple", self.multiple, 1))
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RunSettings:
         """The settings that `to_json` gave."""
-        return cls(**value | {"seeds": tuple(value["seeds"]), "arms": tuple(value["arms"])})
+        return cls(**value)
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,10 @@ class Preset:
             )
         return heads
 
+    def with_vocabulary(self, vocabulary: int | None) -> Preset:
+        """The preset whose model has that many token ids; None leaves them as they are."""
+        return self if vocabulary is None else replace(self, model=replace(self.model, vocabulary=vocabulary))
+
     def with_training(self, **changes: Any) -> TrainingSettings:
         """The training settings with `changes`; None leaves a setting as it is, unknown names raise UserError."""
         changes = {name: value for name, value in changes.items() if value is not None}
@@ -138,6 +155,10 @@ PRESETS = Registry("preset", Preset, (PICO, NANO))
 """All presets by name; a module outside the package adds its own with `PRESETS.register(Preset(...))`."""
 
 
-def preset_named(preset: str | Preset) -> Preset:
-    """The Preset of that name; a Preset is returned as it is."""
-    return preset if isinstance(preset, Preset) else PRESETS[preset]
+def preset_named(preset: PathLike | Preset) -> Preset:
+    """The Preset of that name, or in the .toml or .json file of that name; a Preset is returned as it is."""
+    if isinstance(preset, Preset):
+        return preset
+    from geowidth.models.preset_files import read_preset  # it reads presets, so it cannot be imported above
+
+    return read_preset(preset)
