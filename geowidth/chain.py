@@ -90,6 +90,10 @@ def resolve(
     from geowidth.measure import STATISTICS
 
     chosen = preset_named(preset)
+    if len(set(chosen.model.widths)) > 1:
+        raise UserError(
+            f"preset {chosen.name!r} has different widths by layer; a run compares schedules at the budget of one width"
+        )
     arms = parse_arms(arms or chosen.run.arms)
     if "uniform" not in [arm.text for arm in arms]:
         named = " ".join(arm.text for arm in arms)

@@ -8,6 +8,8 @@ import json
 import math
 import platform
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +177,7 @@ def read_table(path: PathLike) -> dict[str, Any]:
         return value
     if path.suffix != ".toml":
         raise UserError(f"settings file {path} ends in {path.suffix or 'nothing'}; allowed: .toml, .json")
-    try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        import tomli as tomllib
+    tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         return tomllib.loads(read_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -38,6 +38,7 @@ COMMANDS = {
 }
 
 OF_MANY_PROCESSES = ("train", "measure", "doctor")  # commands that the processes of torchrun share
+CONFIGURED = ("run", "train", "measure", "allocate", "plan", "cost", "calibrate", "compare", "export")  # take --config
 LONGEST_LINE = 2000  # characters of an error: a value from a file may have millions
 
 
@@ -58,7 +59,12 @@ class Parser(argparse.ArgumentParser):
     """
 
     def parse_args(self, args=None, namespace=None):
-        found = super().parse_args(args, namespace)
+        from geowidth.cli import configuration
+
+        args = list(sys.argv[1:] if args is None else args)
+        file = configuration.named_file(args) if configuration.FLAG in self._option_string_actions else None
+        settings = configuration.Configuration(file, self) if file else None
+        found = super().parse_args(settings.line(args) if settings else args, namespace)
         vars(found).pop("_given", None)  # what words.Once keeps
         for action in self._actions:
             value = getattr(found, action.dest, None)
@@ -66,6 +72,9 @@ class Parser(argparse.ArgumentParser):
             wrong = "is empty" if "" in words else "holds a zero byte" if "\0" in "".join(words) else None
             if wrong:
                 self.error(f"argument {'/'.join(action.option_strings) or action.dest}: the value {wrong}")
+        if settings:
+            settings.finish(found, args)
+        vars(found).pop("config", None)
         return found
 
     def print_help(self, file=None):
@@ -99,6 +108,7 @@ def overview():
 
 def parser_for(name):
     """The argument parser of one command."""
+    from geowidth.cli import configuration
     from geowidth.cli.words import Once
 
     module = import_module(COMMANDS[name][0])
@@ -107,6 +117,8 @@ def parser_for(name):
     )
     parser.register("action", None, Once)
     module.add_arguments(parser)
+    if name in CONFIGURED:
+        configuration.add_argument(parser)
     return parser, module.run
 
 

@@ -30,9 +30,9 @@ def add_arguments(parser):
     add(
         "--preset",
         metavar="NAME",
-        type=words.one_of(words.presets),
+        type=words.preset,
         default="nano",
-        help="model size and training settings",
+        help="model size and training settings: a name, or a .toml or .json file",
     )
     add("--out", metavar="DIR", help="folder of the calibration (default: runs/calibration-PRESET)")
     add(
@@ -55,7 +55,7 @@ def run(arguments):
     from geowidth.diagnose.calibration import calibrate
     from geowidth.diagnose.calibration_plot import plot_calibration
 
-    folder = Path(f"runs/calibration-{arguments.preset}" if arguments.out is None else arguments.out)
+    folder = Path(f"runs/calibration-{arguments.preset.name}" if arguments.out is None else arguments.out)
     names = ("preset", "seeds", "factors", "steps", "corpus", "tokens", "work", "processes", "on")
     found = calibrate(folder, **{name: getattr(arguments, name) for name in names})
     plot_calibration(found, folder / "curves.svg")

@@ -26,13 +26,17 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def named_file(args: Sequence[str]) -> str | None:
-    """The file that --config names among the words of a command line, or None."""
+    """The file that --config names among the words of a command line.
+
+    None where it is not there, and where the command's own parser has to refuse it: without its value, or twice.
+    """
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    reader.add_argument(FLAG)
+    reader.add_argument(FLAG, action="append", default=[])
     try:
-        return reader.parse_known_args(args)[0].config
+        found = reader.parse_known_args(args)[0].config
     except argparse.ArgumentError:
-        return None  # without its value: the command's own parser says so
+        return None
+    return found[0] if len(found) == 1 else None
 
 
 class Configuration:
@@ -46,9 +50,9 @@ class Configuration:
         of_presets = words.preset_keys() if "preset" in self.actions else ()
         for key, value in read_table(path).items():
             name = key.replace("-", "_")
-            into = self.preset if name in of_presets else self.entries
-            if name not in of_presets:
-                choose(f"{path}: key", name, [*self.actions, *of_presets])
+            choose(f"{path}: key", name, [*self.actions, *of_presets])
+            # `geowidth plan` has a --model, too: a text is that, a table the preset's.
+            into = self.preset if name in of_presets and not _is_option(value, name, self.actions) else self.entries
             if name in into:
                 raise UserError(f"{path}: {name} stands there twice, with dashes and with underscores; give it once")
             into[name] = value
@@ -106,6 +110,10 @@ class Configuration:
             message = str(error)
             as_it_is = message.startswith(words.AS_IT_IS)
             raise UserError(f"{self.path}: {message[1:] if as_it_is else f'{name} {message}'}") from error
+
+
+def _is_option(value, name, actions):
+    return name in actions and not isinstance(value, dict)
 
 
 def _values(value, many) -> Iterable[Any]:

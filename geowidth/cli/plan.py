@@ -32,7 +32,7 @@ def add_arguments(parser):
     """The options of `geowidth plan`."""
     add = parser.add_argument
     add("task", type=words.one_of(TASKS), help=f"one of {', '.join(TASKS)}")
-    add("--preset", metavar="NAME", type=words.one_of(words.presets), help="model size and training (default: nano)")
+    add("--preset", metavar="NAME", type=words.preset, help="model size and training (default: nano)")
     add("--model", metavar="NAME", help="what geowidth measure is to open: a folder, a .gguf file, smollm2, minilm")
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets (train and measure)")
     add("--steps", metavar="N", type=words.whole(), help="training steps (default: the preset's)")

@@ -28,9 +28,9 @@ def add_arguments(parser):
     add(
         "--preset",
         metavar="NAME",
-        type=words.one_of(words.presets),
+        type=words.preset,
         default="nano",
-        help="model size and training settings",
+        help="model size and training settings: a name, or a .toml or .json file",
     )
     add("--out", metavar="DIR", help="run folder (default: runs/PRESET)")
     add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")

@@ -24,13 +24,13 @@ def add_arguments(parser):
     add(
         "--preset",
         metavar="NAME",
-        type=words.one_of(words.presets),
+        type=words.preset,
         default="nano",
-        help=f"model and training settings: {', '.join(words.presets())}",
+        help=f"model and training settings: {', '.join(words.presets())}, or a .toml or .json file",
     )
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets")
     add("--seed", metavar="N", type=words.whole(0), default=0, help="decides initial values and data order")
-    add("--out", metavar="DIR", required=True, help="folder of the run; made if it does not exist")
+    add("--out", metavar="DIR", help="folder of the run; made if it does not exist (not needed with --dry-run)")
     add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
     add("--arm", metavar="NAME", help="name under which the run is compared (default: the schedule's name)")
     add("--steps", metavar="N", type=words.whole(), help="optimiser steps (default: the preset's)")
@@ -55,7 +55,7 @@ def run(arguments):
     schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
     preset = preset if schedule is None else preset.with_schedule(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
-    done = checkpoint.read_result(arguments.out) is not None
+    done = arguments.out is not None and checkpoint.read_result(arguments.out) is not None
     result = train(
         preset,
         None,

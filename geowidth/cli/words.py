@@ -24,7 +24,7 @@ class Once(argparse.Action):
         if self.dest in given and option_string is not None:
             parser.error(f"argument {option_string}: it came twice; give it once")
         given.add(self.dest)
-        if isinstance(values, list):
+        if isinstance(values, list) and self.nargs is not None:  # words of their own, not numbers in one word
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
                 name = option_string or self.dest

@@ -1,17 +1,17 @@
 """Presets from a file, TOML or JSON: a whole one, or the changes to another.
 
-    base = "128m"            # the preset that is changed; without it, everything that has no default must be there
-    name = "128m-deep"       # what results call it (default: the file's name)
+base = "128m"            # the preset that is changed; without it, everything that has no default must be there
+name = "128m-deep"       # what results call it (default: the file's name)
 
-    [model]                  # fields of ModelConfig; `width` stands for as many equal widths
-    layers = 30
-    width = 1024
+[model]                  # fields of ModelConfig; `width` stands for as many equal widths
+layers = 30
+width = 1024
 
-    [training]               # fields of TrainingSettings
-    learning_rate = 8e-4
+[training]               # fields of TrainingSettings
+learning_rate = 8e-4
 
-    [run]                    # fields of RunSettings
-    seeds = [0, 1, 2, 3, 4]
+[run]                    # fields of RunSettings
+seeds = [0, 1, 2, 3, 4]
 """
 
 from collections.abc import Collection, Mapping

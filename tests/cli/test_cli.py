@@ -69,7 +69,8 @@ def test_bad_input_is_one_line_and_code_2(arguments, tmp_path, monkeypatch, caps
 def test_wrong_words_are_named(capsys):
     for arguments, words in (
         (["run", "--steps", "1e3"], "--steps is '1e3'; allowed: whole numbers from 1 up"),
-        (["train"], "required: --out; geowidth train --help"),
+        (["train"], "no folder was named for the run; give one"),
+        (["export", "x"], "required: --out; geowidth export --help"),
         (["plan", "run", "--bogus"], "unknown words: --bogus; geowidth plan --help"),
         (["compare", ""], "argument folders: the value is empty"),
     ):
