@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from geowidth.artifacts.schedule import Schedule
     from geowidth.artifacts.work_profile import WorkProfile
+    from geowidth.train.cells import PlannedCell
 
 KIND, SCHEMA = "geowidth.run", 1
 LATER = {"seed": 0, "spelled": {}}  # settings that files of earlier versions lack, and what they had in their place
@@ -191,6 +192,16 @@ def check(chain: Chain, processes: int | None) -> None:
     for split in ("train", "validation"):
         windows(text.split(split), context, 1)
     check_enough_text(text, context, chain.tokens)
+
+
+def planned(chain: Chain, folder: Path) -> list[PlannedCell]:
+    """The cells of the run, begun or not; a UserError for a folder that holds another run. Nothing is written."""
+    from geowidth.train.cells import planned_cells
+
+    if (folder / "settings.json").exists():
+        records.claim_folder(folder / "settings.json", chain.to_json(), "a run", LATER)
+    model, training = chain.preset.model, chain.preset.with_training(steps=chain.steps)
+    return planned_cells(folder, [arm.name for arm in chain.arms], chain.seeds, model, training)
 
 
 def arm_folder(arm: str, seed: int) -> str:

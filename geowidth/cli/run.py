@@ -13,12 +13,14 @@ Examples
   geowidth run --preset nano
   geowidth run --preset nano --arms uniform crown reversed-crown cosine:start=1.6,end=0.4
   geowidth run --preset nano --arms uniform geometry geometry:statistic=gw_entropic permuted:seed=3
+  geowidth run --preset nano --dry-run --effect 0.005
+  geowidth run --preset nano --on dask://10.0.0.1:8786
   geowidth run --preset nano --out runs/longer --steps 1000 --seeds 0 1 2 3 4
 """
 
 from pathlib import Path
 
-from geowidth.chain import resolve, run_chain
+from geowidth.chain import planned, resolve, run_chain
 from geowidth.cli import words
 
 
@@ -59,11 +61,27 @@ def add_arguments(parser):
     )
     add("--seed", metavar="N", type=words.whole(0), default=0, help="of the drawing of tokens and of permuted arms")
     words.add_sweep(add)
+    words.add_dry_run(add)
+    add("--effect", metavar="X", type=words.positive(), help="with --dry-run: difference to count seeds for (0.01)")
 
 
 def run(arguments):
-    given = {name: value for name, value in vars(arguments).items() if name not in ("out", "processes", "on")}
-    chain = resolve(**given)
+    words.check_used(arguments, dry_run=("sd", "effect"))
+    own = ("out", "processes", "on", "dry_run", "sd", "effect")
+    chain = resolve(**{name: value for name, value in vars(arguments).items() if name not in own})
     folder = Path(f"runs/{chain.preset.name}" if arguments.out is None else arguments.out)
+    if arguments.dry_run:
+        return preview(chain, folder, arguments)
     page = run_chain(chain, folder, processes=arguments.processes, on=arguments.on)
     print(f"report: {page}")
+
+
+def preview(chain, folder, arguments):
+    """Print the run's cells, what is left to do, and what its seeds show."""
+    from geowidth.plan.sweep import plan_sweep
+    from geowidth.train.power import power_of
+
+    plan = plan_sweep(planned(chain, folder), words.side_by_side(arguments))
+    effect = 0.01 if arguments.effect is None else arguments.effect
+    power = power_of(len(chain.seeds), plan.losses, spread=arguments.sd, effect=effect, unit=plan.unit)
+    print("\n".join(plan.lines(power)))

@@ -236,3 +236,33 @@ def add_sweep(add):
         help="trainings side by side (default: one a core; with --on as many as its workers take)",
     )
     add("--on", metavar="PLACE", type=place, help="train there: dask://HOST:PORT, slurm:partition=NAME,... or local")
+
+
+def side_by_side(arguments):
+    """Trainings side by side, for an estimate; elsewhere (--on) one unless it is said."""
+    from geowidth.train.processes import default_processes
+
+    if arguments.processes is not None:
+        return arguments.processes
+    return 1 if arguments.on else default_processes()
+
+
+def add_dry_run(add):
+    """The options of a command that can say what it would do."""
+    add("--dry-run", action="store_true", help="print cells, cost and power; do nothing")
+    add(
+        "--sd",
+        metavar="X",
+        type=positive(),
+        help="with --dry-run: standard deviation of paired differences to plan for",
+    )
+
+
+def check_used(arguments, **used):
+    """Refuse options that nothing heeds. used: {flags: options}, as in dry_run_or_finish=("on",): of use with those."""
+    for flags, options in used.items():
+        names = flags.split("_or_")
+        given = [option for option in options if getattr(arguments, option) is not None]
+        if given and not any(getattr(arguments, name) for name in names):
+            needed = " or ".join("--" + name.replace("_", "-") for name in names)
+            raise UserError(f"--{given[0]} came without {needed}, and has no use then; leave it out")

@@ -4,22 +4,26 @@ Reads   a run folder (RUN/arms/ARM/seed-S) or single training folders; each must
 Writes  comparison.json (into the run folder, or to --out) and prints a table.
 
 Arms are compared only on equal terms: same seeds, tokens, corpus, training settings and model except for widths and
-heads, and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named.
+heads, and no arm with more parameters than the baseline. Anything else is refused. An arm with over 1 % fewer is named,
+and so is what differs in the machines and versions that trained them.
 """
 
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.files import PathLike
+from geowidth.models.config import ModelConfig
 from geowidth.train import checkpoint
 from geowidth.train.evidence import compare_arms, loss_unit
 
 COMPARISON_FILE = "comparison.json"
 COSTS = ("parameters", "tokens", "flops")
 NEARLY_EQUAL = 0.99
+FREE = ("widths", "layer_heads")  # fields of the model in which arms may differ
 
 
 def compare_folders(
@@ -46,7 +50,8 @@ def compare_folders(
     settings |= {name: results[0][name] for name in ("training", "evaluation_tokens", "preset")}
     facts = {arm: costs(by_seed) for arm, by_seed in arms.items()}
     record = comparison.to_json(facts) | {"settings": settings, "environment": records.environment()}
-    record["sentence"] = " ".join([record["sentence"], *smaller_arms(facts, baseline)])
+    notes = [*smaller_arms(facts, baseline), *different_environments(arms)]
+    record["sentence"] = " ".join([record["sentence"], *notes])
     return record
 
 
@@ -131,15 +136,14 @@ def check_equal_terms(arms, baseline):
 
 
 def terms(result):
-    """What must be equal in all results, by name."""
-    shape = {f"model {name}": value for name, value in result["model"].items() if name not in ("widths", "layer_heads")}
-    training = {f"training {name}": value for name, value in checkpoint.bits_of(result["training"]).items()}
+    """What must be equal in all results, by name; a setting that an older result lacks counts as its default."""
+    model, training = {**defaults(ModelConfig), **result["model"]}, checkpoint.bits_of(result["training"])
     return {
         "tokens": result["tokens"],
         "corpus digest": result["corpus"]["digest"],
         "evaluation_tokens": result["evaluation_tokens"],
-        **shape,
-        **training,
+        **{f"model {name}": value for name, value in model.items() if name not in FREE},
+        **{f"training {name}": value for name, value in training.items()},
     }
 
 
@@ -147,6 +151,24 @@ def taper_of(result):
     """What an arm spends by layer: its widths, and its attention heads where they are not the same in all."""
     heads = result["model"].get("layer_heads")
     return {"widths": result["widths"]} | ({} if heads is None else {"heads": heads})
+
+
+def defaults(kind):
+    """{name: default} of a dataclass's fields that have one, as JSON gives them back."""
+    return records.loads(records.dumps({f.name: f.default for f in fields(kind) if f.default is not MISSING}))
+
+
+def different_environments(arms):
+    """A sentence on what the results' machines and versions differ in, or none: [sentence] or []."""
+    found: dict[str, dict[str, None]] = {}
+    for by_seed in arms.values():
+        for result in by_seed.values():
+            for name, value in (result.get("environment") or {}).items():
+                found.setdefault(name, {})[str(value)] = None
+    several = [f"{name} {', '.join(values)}" for name, values in found.items() if len(values) > 1]
+    if not several:
+        return []
+    return [f"Not all were trained alike ({'; '.join(several)}): a part of any difference may come from that."]
 
 
 def costs(by_seed):

@@ -108,3 +108,23 @@ def test_an_arm_alone_is_said_to_be_once(folder, tmp_path, capsys):
     words = ["compare", str(folder / "arms" / "uniform" / "seed-0")]
     assert cli.main([*words, "--out", str(tmp_path / "c.json")]) == 0
     assert capsys.readouterr().out.count("there is nothing to compare") == 1
+
+
+def test_settings_that_an_older_result_lacks_count_as_defaults(folder):
+    target = folder / "arms" / "cosine" / "seed-1"
+    result = checkpoint.read_result(target)
+    older = {name: value for name, value in result["training"].items() if name not in ("clip", "threads")}
+    shape = {name: value for name, value in result["model"].items() if name != "rope_base"}
+    change(target, training=older, model=shape)
+    assert compare_folders(folder)["baseline"] == "uniform"
+    change(target, training=older | {"clip": 2.0})
+    with pytest.raises(UserError, match="training clip is 2.0 in .*seed-1 but 1.0"):
+        compare_folders(folder)
+
+
+def test_what_differs_in_machines_and_versions_is_named(folder):
+    assert "trained alike" not in compare_folders(folder)["sentence"]
+    target = folder / "arms" / "cosine" / "seed-1"
+    change(target, environment=checkpoint.read_result(target)["environment"] | {"torch": "1.0", "device": "abacus"})
+    sentence = compare_folders(folder)["sentence"]
+    assert "Not all were trained alike (torch " in sentence and ", 1.0" in sentence
