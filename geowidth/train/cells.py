@@ -128,7 +128,7 @@ def _places(folder):
     path = folder / SETTINGS_FILE
     if not inside and not path.is_file():
         raise UserError(f"{folder} is neither a run folder (with arms/ARM/seed-S) nor a training folder")
-    asked = {"arms": [], "seeds": []}
+    asked: dict[str, Any] = {"arms": [], "seeds": []}
     if path.is_file():
         record = records.read_json(path, RUN_KIND, 1)
         forms.check(path, record, ASKED, "delete the folder and run again")
