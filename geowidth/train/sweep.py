@@ -51,7 +51,7 @@ class Sweep:
                 while waiting and len(self.flights) < most:
                     self.send(waiting.popleft())
                 landed, _ = wait(self.flights, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-                for future in landed:
+                for future in sorted(landed, key=self.flights.__getitem__):
                     number = self.flights.pop(future)
                     results[number] = self.result(number, future)
                     last = progress(self.trainings[number].folder)[1]
