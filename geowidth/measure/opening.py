@@ -28,6 +28,7 @@ from geowidth.measure.models import longest_context
 from geowidth.models import load_model
 from geowidth.models.storage import CONFIG_FILE
 from geowidth.text.sequences import windows_of
+from geowidth.text.tokenisation import TOKENIZER_FILE
 from geowidth.text.tokenizer import special_ids_around
 
 # name: (module, package that brings it, file or folder inside it)
@@ -39,6 +40,7 @@ CONVERSION = 2  # counts the ways GGUF files were converted: what an older one l
 TOKENISED_CONTEXT = 256  # tokens a window when a text is tokenised: longer ones cost time and change little
 BYTES = 256  # token ids of a model that reads bytes
 TEXT_BYTES = 8_000_000  # more text than this is not tokenised; windows are drawn from its beginning
+MOST_HELD_OUT = 1 << 25  # ids of a test split that are read into memory
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 
@@ -50,6 +52,8 @@ class OpenedModel:
     source          what it is, for the settings of a result
     tokenizer       None for a model of bytes, else a tokenizers.Tokenizer
     prefix, suffix  token ids that stand around every text of it
+    context         tokens a window when nothing is said
+    digest          of its tokenizer.json, by which a corpus of its tokens is known; None without one
     """
 
     model: torch.nn.Module
@@ -58,23 +62,61 @@ class OpenedModel:
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     context: int = field(default=TOKENISED_CONTEXT)
+    digest: str | None = None
+
+    def held_out(self, corpus, context=None):
+        """The (length,) id tensors of a Corpus's test split: its text in this model's ids, or its ids as they are.
+
+        context   see `sequences`
+        Raises UserError for ids of another tokenizer than the model's.
+        """
+        ids = in_memory(corpus.test)
+        if corpus.unit == "byte":
+            return self.sequences(ids.to(torch.uint8), context)
+        if corpus.tokenizer_digest != self.digest:
+            made = corpus.tokenizer or "an unknown tokenizer"
+            own = "no tokenizer.json" if self.digest is None else "another tokenizer"
+            raise UserError(
+                f"corpus {corpus.source!r} holds ids of {made}, and {self.source['name']} has {own}; give text, or the "
+                "corpus it was trained on"
+            )
+        return self._windows(ids, self._context(context))
 
     def sequences(self, text, context=None):
         """The (length,) id tensors that a (bytes,) uint8 tensor of text is cut into.
 
         context   tokens a window, special ones counted (default: `context`); at most what the model takes
         """
-        context = self.context if context is None else context
+        context = self._context(context)
+        if self.tokenizer is None:
+            self._refuse_other_than_bytes()
+            return windows_of(text, context)
+        words = bytes(text[:TEXT_BYTES].numpy()).replace(b"\0", b"\n").decode("utf-8", errors="replace")
+        ids = torch.tensor(self.tokenizer.encode(words, add_special_tokens=False).ids, dtype=torch.int64)
+        return self._windows(ids, context)
+
+    def _context(self, asked):
+        """Tokens a window: those asked for or the usual ones, at most what the model takes."""
+        context = self.context if asked is None else asked
         context = context if self.longest is None else min(context, self.longest)
         around = len(self.prefix) + len(self.suffix)
         if context < around + 2:
             raise UserError(f"context is {context}; at least {around + 2} are needed with this model's special tokens")
-        if self.tokenizer is None:
-            return windows_of(text, context)
-        words = bytes(text[:TEXT_BYTES].numpy()).replace(b"\0", b"\n").decode("utf-8", errors="replace")
-        ids = torch.tensor(self.tokenizer.encode(words, add_special_tokens=False).ids, dtype=torch.int64)
+        return context
+
+    def _windows(self, ids, context):
+        """Windows of (length,) int64 ids with the special tokens around them."""
         begin, end = (torch.tensor(part, dtype=torch.int64) for part in (self.prefix, self.suffix))
-        return [torch.cat([begin, row, end]) for row in windows_of(ids, context - around)]
+        rows = windows_of(ids, context - len(begin) - len(end))
+        return [torch.cat([begin, row, end]) for row in rows]
+
+    def _refuse_other_than_bytes(self):
+        vocabulary = getattr(getattr(self.model, "config", None), "vocabulary", BYTES)
+        if vocabulary != BYTES:
+            raise UserError(
+                f"{self.source['name']} has {vocabulary} token ids and no tokenizer.json: a model of bytes has {BYTES} "
+                "ids, others need their tokenizer, or the corpus of ids they were trained on"
+            )
 
     @property
     def longest(self):
@@ -174,19 +216,19 @@ def _open_folder(folder, name=None):
     if (folder / CONFIG_FILE).is_file():
         model = load_model(folder)
         if (folder / "tokenizer.json").is_file():
-            return OpenedModel(model, source, *_tokenizer(folder))
-        if model.config.vocabulary != BYTES:
-            raise UserError(
-                f"{folder} has {model.config.vocabulary} token ids and no tokenizer.json: a model of bytes has {BYTES} "
-                "ids, others need their tokenizer"
-            )
+            return OpenedModel(model, source, **_tokenizer(folder))
         return OpenedModel(model, source, context=model.config.context)
     config = read_config(folder)
     kind = str(config.get("model_type"))
     check_known(kind.removeprefix(TAPERED), str(folder))
     safetensors_files(folder)  # refused before the tokenizer is asked for
     tokenizer = _tokenizer(folder)
-    return OpenedModel(_model_of(folder, config, kind), {**source, "model_type": kind}, *tokenizer)
+    return OpenedModel(_model_of(folder, config, kind), {**source, "model_type": kind}, **tokenizer)
+
+
+def in_memory(stream):
+    """The ids of a split as a tensor: of those in files, the first MOST_HELD_OUT."""
+    return stream if isinstance(stream, torch.Tensor) else stream[:MOST_HELD_OUT]
 
 
 def _model_of(folder, config, kind):
@@ -207,8 +249,8 @@ def _fits_ours(folder, config, kind):
 
 
 def _tokenizer(folder):
-    """(tokenizers.Tokenizer, prefix ids, suffix ids) of a model folder."""
-    path = Path(folder) / "tokenizer.json"
+    """The tokenizers.Tokenizer, prefix, suffix and digest of a model folder, by their names in OpenedModel."""
+    path = Path(folder) / TOKENIZER_FILE
     if not path.is_file():
         raise UserError(f"{folder} holds no tokenizer.json, so no text can be given to the model")
     try:
@@ -224,4 +266,5 @@ def _tokenizer(folder):
     prefix, suffix = special_ids_around(json.loads(tokenizer.to_str())["post_processor"])
     if tokenizer.encode("").ids != [*prefix, *suffix]:
         raise UserError(f"{path}: its post_processor puts other tokens around a text than its parts say; simplify it")
-    return tokenizer, prefix, suffix
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"tokenizer": tokenizer, "prefix": prefix, "suffix": suffix, "digest": digest}

@@ -100,7 +100,7 @@ def measure(
     """Measure a model on held-out text: the test split, which no training or validation loss of ours has seen.
 
     model          a folder that `geowidth train` wrote, a Hugging Face folder or name, a .gguf file, or smollm2
-    corpus         "stdlib", a file, a folder or a JSONL file
+    corpus         whatever geowidth.text.corpus.load_corpus opens; tokens only with the tokenizer of the model
     seed           of the drawing of tokens and of the bands' subsamples (default: that of `settings`)
     context        tokens a window (default: the whole context of a model of bytes, 256 where text is tokenised)
     windows        draw the tokens from so many windows (default: all, or an eighth as many as tokens where text is
@@ -129,10 +129,10 @@ def measure(
         raise UserError(f"context is {context}; this model takes at most {opened.longest} tokens")
     text = ranks.in_turn(lambda: load_corpus(corpus))
     if windows is None and opened.tokenizer is not None:
-        windows = max(16, tokens // 8)
+        windows = fewer_windows(tokens)
     clouds = capture(
         opened.model.to(settings.device),
-        opened.sequences(text.test, context),
+        opened.held_out(text, context),
         tokens,
         seed=settings.seed,
         skip=max(1, len(opened.prefix)),
@@ -154,14 +154,27 @@ def measure(
 
 
 def check_enough_text(text: Corpus, context: int, tokens: int) -> None:
-    """Refuse a Corpus whose test split has not `tokens` distinct contexts for a model of bytes, as `measure` would."""
+    """Refuse a Corpus whose test split has not `tokens` distinct contexts, as `measure` would.
+
+    context: of the model, which was trained on this corpus.
+    """
+    from geowidth.measure.opening import TOKENISED_CONTEXT, in_memory
+
+    windows = None
+    if text.tokenizer_files:
+        context, windows = min(context, TOKENISED_CONTEXT), fewer_windows(tokens)
     most = text.test.numel() // context * (context - 1)
     if tokens > most:
         raise UserError(
             f"{tokens} tokens asked for, but the corpus's test split has at most {most} with a context of "
             f"{context}; ask for fewer or give more text"
         )
-    draw_tokens(windows_of(text.test, context), tokens, seed=0)
+    draw_tokens(windows_of(in_memory(text.test), context), tokens, seed=0, windows=windows)
+
+
+def fewer_windows(tokens: int) -> int:
+    """From how many windows tokens are drawn where text is tokenised: the model then runs over far less of it."""
+    return max(16, tokens // 8)
 
 
 def measure_clouds(

@@ -12,8 +12,8 @@ FILES = {
     "report.json": "the facts, verdicts and missing pieces of this page",
     "work.csv": "layer, geometry, statistic, unit, value",
     "widths.csv": "arm, layer, width, base width, floor, cap, at which bound",
-    "losses.csv": "arm, seed, step, split, loss (nats per byte, or per token), tokens, seconds",
-    "comparison.csv": "the paired table, one line per arm; losses in nats per byte, or per token",
+    "losses.csv": "arm, seed, step, split, loss ({unit}), tokens, seconds",
+    "comparison.csv": "the paired table, one line per arm; losses in {unit}",
 }
 
 
@@ -72,7 +72,9 @@ def versions(run):
 
 def files_list(run):
     """The files beside the page, and the run's own settings folded away."""
-    items = [element("code", escape(name)) + f" {escape(text)}" for name, text in FILES.items()]
+    items = [
+        element("code", escape(name)) + f" {escape(text.format(unit=run.loss_unit))}" for name, text in FILES.items()
+    ]
     settings = {
         "settings.json": run.settings,
         **{f"schedules/{n}.json": s.get("settings") for n, s in run.schedules.items()},

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from geowidth import memory
+from geowidth import memory, records
 from geowidth.errors import UserError
 from geowidth.files import PathLike
 from geowidth.text import binary_files, shards
@@ -69,6 +69,11 @@ class Corpus:
         """What a loss of a model of this corpus is in: "nats per byte" or "nats per token"."""
         return f"nats per {self.unit}"
 
+    @property
+    def tokenizer_digest(self) -> str | None:
+        """sha256 of the tokenizer.json; None for bytes, and where it is not known."""
+        return tokenizer_digest(self.tokenizer_files)
+
     def bytes_in(self, split: str) -> int | None:
         """Bytes of text in a split; None where they are not known."""
         return self.split(split).numel() if self.unit == "byte" else self.byte_counts.get(split)
@@ -93,6 +98,12 @@ class Corpus:
             raise UserError(f"corpus {self.source!r} does not say which id ends a document; train without the mask")
         ends = (windows == self.separator).long()
         return ends.cumsum(1) - ends
+
+    def write_tokenizer(self, folder: PathLike) -> None:
+        """Write the tokenizer's files into a model's folder, so that the model can be given text later; bytes have
+        none."""
+        for name, text in self.tokenizer_files.items():
+            records.write_text(Path(folder) / name, text)
 
     def to_json(self) -> dict[str, Any]:
         sizes = {name: self.bytes_in(name) for name in SPLITS}

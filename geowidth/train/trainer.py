@@ -89,6 +89,7 @@ class Trainer:
         finally:
             metrics.close()
         save_model(self.model, self.run.folder)
+        self.run.corpus.write_tokenizer(self.run.folder)
         result = self.result()
         records.write_json(self.run.folder / checkpoint.RESULT_FILE, result)
         state.drop_states(self.run.folder)
