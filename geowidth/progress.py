@@ -99,3 +99,12 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60} min {seconds % 60} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+
+
+def size(count: float) -> str:
+    """Bytes as people say them: '512 B', '3.4 MB', '29.2 GB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    raise AssertionError("the loop returns at GB")

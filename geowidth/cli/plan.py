@@ -4,7 +4,11 @@ Reads   a preset; with --schedule the widths of a schedule file; with --model th
 Prints  parameters, FLOPs, memory, files and estimated time; a few seconds of a timed probe are all that runs
 Writes  nothing; with --json prints strict JSON
 
+plan presets prints a table of all presets: sizes, tokens, FLOPs, memory of one process, and hours on one H100 at 40 %
+of its 989 TFLOP/s. geowidth train --dry-run says it of one training with all its options.
+
 Examples
+  geowidth plan presets
   geowidth plan run --preset nano
   geowidth plan train --preset nano --schedule schedule.json --steps 2000
   geowidth plan measure --tokens 2048
@@ -17,7 +21,7 @@ from geowidth import records
 from geowidth.cli import words
 from geowidth.errors import UserError
 from geowidth.plan.estimation import TASKS, estimate, estimate_model
-from geowidth.progress import duration
+from geowidth.progress import duration, size
 
 # The options that each task has a use for, beside --preset and --json.
 USED = {
@@ -25,13 +29,14 @@ USED = {
     "measure": ("schedule", "tokens", "model"),
     "calibrate": ("seeds", "factors", "steps", "tokens", "processes"),
     "run": ("arms", "seeds", "steps", "tokens", "processes"),
+    "presets": (),
 }
 
 
 def add_arguments(parser):
     """The options of `geowidth plan`."""
     add = parser.add_argument
-    add("task", type=words.one_of(TASKS), help=f"one of {', '.join(TASKS)}")
+    add("task", type=words.one_of((*TASKS, "presets")), help=f"one of {', '.join(TASKS)}, presets")
     add("--preset", metavar="NAME", type=words.preset, help="model size and training (default: nano)")
     add("--model", metavar="NAME", help="what geowidth measure is to open: a folder, a .gguf file, smollm2, minilm")
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets (train and measure)")
@@ -58,6 +63,9 @@ def add_arguments(parser):
 
 def run(arguments):
     """Check, probe, print."""
+    check_used(arguments)
+    if arguments.task == "presets":
+        return _print_presets(arguments)
     preset, request = requested(arguments)
     if arguments.model is None:
         name, model = preset.name, preset.model
@@ -76,15 +84,28 @@ def run(arguments):
     print("\n".join(lines(found, name, model)))
 
 
+def check_used(arguments):
+    """Refuse options that the task has no use for."""
+    used = (*USED[arguments.task], *(() if arguments.task == "presets" else ("preset",)))
+    for name in sorted({"preset", *(option for options in USED.values() for option in options)}):
+        if getattr(arguments, name) is not None and name not in used:
+            raise UserError(f"--{name} came with plan {arguments.task}, which has no use for it; leave it out")
+
+
+def _print_presets(arguments):
+    from geowidth.models.presets import PRESETS
+    from geowidth.plan.training import preset_rows, preset_table
+
+    rows = preset_rows(PRESETS.values())
+    print(records.dumps(rows, indent=1) if arguments.json else preset_table(rows))
+
+
 def requested(arguments):
     """(Preset, keyword arguments of `estimate`) from the command line; raises UserError for what does not fit."""
     from geowidth.models.presets import preset_named
     from geowidth.train.processes import default_processes
 
     task, preset = arguments.task, preset_named(arguments.preset or "nano")
-    for name in sorted({option for options in USED.values() for option in options}):
-        if getattr(arguments, name) is not None and name not in USED[task]:
-            raise UserError(f"--{name} came with plan {task}, which has no use for it; leave it out")
     processes = default_processes() if arguments.processes is None else arguments.processes
     request = {"steps": arguments.steps, "tokens": arguments.tokens, "processes": processes}
     if arguments.schedule is not None:
@@ -139,12 +160,3 @@ def _states(facts):
     if "state_bytes" not in facts:
         return ""
     return f", {size(facts['state_bytes'])} of it for the states of {facts['measured_tokens']:,} tokens"
-
-
-def size(count):
-    """Bytes as people say them: '512 B', '3.4 MB'."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count} B"
-        count /= 1000
-    raise AssertionError("the loop returns at GB")

@@ -151,7 +151,57 @@ PICO = Preset(
     RunSettings(seeds=(0, 1, 2), arms=("uniform", "cosine", "geometry", "reversed"), measured_tokens=128, multiple=8),
 )
 
-PRESETS = Registry("preset", Preset, (PICO, NANO))
+TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022
+HEAD_SIZE, MULTIPLE = 64, 64
+
+
+def llama_shaped(
+    name: str, *, layers: int, dimension: int, context: int, batch: int, microbatch: int, vocabulary: int = 32000
+) -> Preset:
+    """A preset whose other sizes follow from these, by the habits of Llama and of those who train such models.
+
+    Shape (Touvron et al. 2023): SwiGLU of width 8/3 d, rounded to a multiple of 64; heads of 64 features; no biases;
+    the output matrix is the embedding, as in the small Llama 3.2 models.
+
+    Training: 20 tokens a parameter (Hoffmann et al. 2022). Peak learning rate 6e-4 sqrt(128e6 / parameters), which
+    passes close to the table of Brown et al. 2020 from 125M to 1.3B; 2 % of the steps warm up, then half a cosine down
+    to a tenth; AdamW with betas 0.9 and 0.95, decay 0.1, gradients clipped at norm 1, as Llama's. Products in bfloat16,
+    weights in float32. microbatch: sequences that one GPU of 80 GB holds; the gradient is that of the whole batch.
+    """
+    width = MULTIPLE * round(8 * dimension / 3 / MULTIPLE)
+    model = ModelConfig(vocabulary, layers, dimension, dimension // HEAD_SIZE, (width,) * layers, context)
+    steps = TOKENS_PER_PARAMETER * model.parameters / (batch * context)
+    training = TrainingSettings(
+        steps=int(float(f"{steps:.2e}")),
+        batch=batch,
+        microbatch=microbatch,
+        learning_rate=float(f"{6e-4 * (128e6 / model.parameters) ** 0.5:.1e}"),
+        warmup=0.02,
+        final_rate=0.1,
+        evaluations=10,
+        evaluation_windows=2**20 // context,
+        dtype="bfloat16",
+    )
+    arms = ("uniform", "cosine", "geometry", "reversed")
+    return Preset(name, model, training, RunSettings((0, 1, 2, 3, 4), arms, measured_tokens=1024, multiple=MULTIPLE))
+
+
+# 128M, 256M and 440M are the sizes of Mudarisov et al. (arXiv 2608.02064). Their shapes and hyper-parameters are not
+# the paper's: its text was not at hand, and all of them are the habits that `llama_shaped` states. Batches of half a
+# million tokens, of a million for the largest (Brown et al. 2020).
+M128 = llama_shaped("128m", layers=15, dimension=768, context=1024, batch=512, microbatch=32)
+M256 = llama_shaped("256m", layers=18, dimension=1024, context=2048, batch=256, microbatch=16)
+M440 = llama_shaped("440m", layers=20, dimension=1280, context=2048, batch=256, microbatch=8)
+B1 = llama_shaped("1.2b", layers=22, dimension=2048, context=2048, batch=512, microbatch=4)
+
+
+def _mini():
+    """About 12M parameters that read bytes, for experiments: in float32 and small pieces, so that a CPU can, too."""
+    shaped = llama_shaped("mini", layers=10, dimension=320, context=256, batch=128, microbatch=16, vocabulary=256)
+    return replace(shaped, training=replace(shaped.training, dtype="float32", evaluation_windows=1024))
+
+
+PRESETS = Registry("preset", Preset, (PICO, NANO, _mini(), M128, M256, M440, B1))
 """All presets by name; a module outside the package adds its own with `PRESETS.register(Preset(...))`."""
 
 

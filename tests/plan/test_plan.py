@@ -6,12 +6,12 @@ import pytest
 
 from geowidth.allocate import allocate
 from geowidth.cli import main
-from geowidth.cli.plan import size
 from geowidth.models.config import ModelConfig, training_flops
 from geowidth.models.presets import NANO
 from geowidth.models.transformer import TaperedTransformer
 from geowidth.plan.estimation import estimate, extrapolate, parameter_count
 from geowidth.plan.probe import probe_measurement, probe_training, run_probe
+from geowidth.progress import size
 
 
 def fake_probe(request):
