@@ -8,7 +8,10 @@ Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, 
 Ctrl-C keeps a state in the folder; the same command goes on from it and ends with the same bits as an uninterrupted
 run. Losses are in nats per byte, or per token where the corpus is tokens.
 
+With --dry-run it says what the training takes (parameters, tokens, FLOPs, memory, time) and writes nothing.
+
 Examples
+  geowidth train --preset 128m --dry-run
   geowidth train --preset nano --out runs/uniform
   geowidth train --preset nano --schedule schedule.json --seed 1 --out runs/tapered-1
 """
@@ -29,8 +32,10 @@ def add_arguments(parser):
         help=f"model and training settings: {', '.join(words.presets())}, or a .toml or .json file",
     )
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets")
+    add("--vocabulary", metavar="N", type=words.whole(), help="token ids of the model (default: the preset's)")
     add("--seed", metavar="N", type=words.whole(0), default=0, help="decides initial values and data order")
     add("--out", metavar="DIR", help="folder of the run; made if it does not exist (not needed with --dry-run)")
+    add("--dry-run", action="store_true", help="say what the training takes, and stop")
     add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
     add("--arm", metavar="NAME", help="name under which the run is compared (default: the schedule's name)")
     add("--steps", metavar="N", type=words.whole(), help="optimiser steps (default: the preset's)")
@@ -51,10 +56,12 @@ def run(arguments):
     from geowidth.train import checkpoint
     from geowidth.train.loop import train
 
-    preset = preset_named(arguments.preset)
+    preset = preset_named(arguments.preset).with_vocabulary(arguments.vocabulary)
     schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
     preset = preset if schedule is None else preset.with_schedule(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
+    if arguments.dry_run:
+        return preview(preset, arm, {option: getattr(arguments, option) for option in OPTIONS})
     done = arguments.out is not None and checkpoint.read_result(arguments.out) is not None
     result = train(
         preset,
@@ -67,6 +74,16 @@ def run(arguments):
         **{option: getattr(arguments, option) for option in OPTIONS},
     )
     print(f"{arguments.out} {'was finished before' if done else 'is finished'}: {sentence(result)}")
+
+
+def preview(preset, arm, changes, device="cpu"):
+    """Print what the training takes. changes: training settings other than the preset's."""
+    from dataclasses import replace
+
+    from geowidth.plan.training import plan_training, time_here
+
+    plan = plan_training(replace(preset, training=preset.with_training(**changes)))
+    print("\n".join(time_here(plan, device).lines(arm, device)))
 
 
 def sentence(result):

@@ -130,6 +130,10 @@ def _widths(model):
     return f"{model.widths[0]:,} in every layer" if one else " ".join(map(str, model.widths))
 
 
+def _share(tokens, model):
+    return f"{tokens / model.parameters:.3g}"
+
+
 def _batches(model, settings):
     pieces = -(-settings.batch // settings.microbatch)
     words = f"{settings.steps:,} steps of {settings.batch} x {model.context:,}"

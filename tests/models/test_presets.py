@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from geowidth import records
 from geowidth.errors import UserError
@@ -21,6 +22,24 @@ def test_nano_has_the_size_it_promises():
     model = preset_named("nano").model
     assert 500_000 <= TaperedTransformer(model, seed=None).parameter_count() <= 2_000_000
     assert 6 <= model.layers <= 8
+
+
+NAMED = {"mini": 12e6, "128m": 128e6, "256m": 256e6, "440m": 440e6, "1.2b": 1.2e9}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_presets_have_the_size_of_their_name(name):
+    preset = preset_named(name)
+    model, training = preset.model, preset.training
+    assert model.parameters == pytest.approx(NAMED[name], rel=0.03)
+    with torch.device("meta"):
+        assert TaperedTransformer(model, seed=None).parameter_count() == model.parameters
+    assert model.head_dimension == 64 and preset.base_width % 64 == 0
+    assert preset.base_width == pytest.approx(8 / 3 * model.dimension, abs=32)
+    tokens = training.steps * training.batch * model.context
+    assert tokens == pytest.approx(20 * model.parameters, rel=0.01)
+    assert training.learning_rate == pytest.approx(6e-4 * (128e6 / model.parameters) ** 0.5, rel=0.05)
+    assert training.batch % training.microbatch == 0 and 0 < training.warmup < 0.1
 
 
 def test_unknown_names_are_refused():
