@@ -1,6 +1,7 @@
 """What a training takes, told before it: the numbers of the model that would be built, and the table of presets."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,6 +96,14 @@ def test_the_table_of_presets_is_that_of_the_code(capsys):
     assert printed.strip() == preset_table(preset_rows(PRESETS.values()))
     assert cli.main(["plan", "presets", "--json"]) == 0
     assert records.loads(capsys.readouterr().out) == records.loads(records.dumps(preset_rows(PRESETS.values())))
+
+
+def test_the_committed_table_of_presets_is_printed_today():
+    """benchmarks/presets.md, which the README shows: `geowidth plan presets > benchmarks/presets.md`."""
+    committed = (Path(__file__).parents[2] / "benchmarks" / "presets.md").read_text(encoding="utf-8")
+    named = [line.split(" | ")[0].strip("| ") for line in committed.splitlines()[2:]]
+    assert named == ["pico", "nano", "mini", "128m", "256m", "440m", "1.2b"]
+    assert committed.strip() == preset_table(preset_rows(PRESETS[name] for name in named))
 
 
 def test_many_seconds_are_days():
