@@ -27,6 +27,7 @@ Value = TypeVar("Value")
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = 600.0  # seconds that a process waits for the others: they may read a corpus, or compile, until then
 PATIENCE = 10.0
+PARALLEL = ("auto", "none", "ddp", "fsdp")  # ways for the processes of one training to share the work
 USER, FAULT = 2, 1  # exit codes: bad input, a fault
 
 
@@ -243,11 +244,17 @@ def _begin(device, timeout):
             raise UserError(f"{own} is not there: this machine has {there} CUDA devices; start one process for each")
         torch.cuda.set_device(own.index or 0)
         backend = "cpu:gloo,cuda:nccl"
+    global _groups
     store = _meeting(timeout)
     rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    # What an earlier group of this job left in the store leads to sockets that are closed.
+    own, _groups = dist.PrefixStore(f"group {_groups}", store), _groups + 1
     with _not_found():
-        dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=size)
+        dist.init_process_group(backend, timeout=timeout, store=own, rank=rank, world_size=size)
     return store
+
+
+_groups = 0  # how often this process has joined the others: as often as they
 
 
 def _meeting(timeout):
@@ -271,12 +278,25 @@ def _not_found():
         ) from error
 
 
-def elected(error: UserError) -> Exception:
-    """What this process raises for an `error` that came before it was `joined`, and may have come to all alike."""
+@contextlib.contextmanager
+def elected() -> Iterator[None]:
+    """Around work that may find a UserError before it is `joined`, the same in all processes: one of them raises it,
+    the others ElsewhereError."""
     try:
-        return _reason_of(error, _meeting(timedelta(seconds=TIMEOUT)))
-    except UserError:  # nobody to agree with
-        return error
+        yield
+    except UserError as error:
+        if error is _first_fault or launched() == 1:
+            raise
+        try:
+            reason = _reason_of(error, _meeting(timedelta(seconds=TIMEOUT)))
+        except UserError:  # nobody to agree with
+            reason = error
+        if reason is error:
+            raise
+        raise reason from error
+
+
+_first_fault: BaseException | None = None  # what this process raised as the first of its job to fail
 
 
 def _reason_of(error, store):
@@ -288,9 +308,11 @@ def _reason_of(error, store):
             "another process of this job ended, or did not answer in time, without a word; the last whole state is "
             "kept, and the same command goes on from there"
         )
+    global _first_fault
     words, code = fault_words(error, int(os.environ["RANK"]))
     try:
         if store.add("faults", 1) == 1:
+            _first_fault = error
             store.set("fault", f"{code} {words}")
             _tell_launcher(error)
             return error

@@ -57,8 +57,13 @@ def test_what_a_launcher_says(second, monkeypatch, capsys):
             ranks.launched()
 
 
+def nobody(_timeout):
+    """A meeting place that no other process comes to."""
+    raise UserError("nobody came")
+
+
 def test_commands_of_one_process_refuse_many(second, monkeypatch, capsys):
-    monkeypatch.setattr(ranks, "elected", lambda error: error)
+    monkeypatch.setattr(ranks, "_meeting", nobody)
     monkeypatch.setattr(ranks, "said", lambda: None)
     assert main(["report", "somewhere"]) == 2
     assert "geowidth report is one process's work" in capsys.readouterr().err

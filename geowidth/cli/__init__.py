@@ -152,7 +152,8 @@ def _guarded(argv):
     """The exit code of one command; what the user or the machine is to blame for becomes one line."""
     try:
         try:
-            return _main(argv)
+            with ranks.elected():
+                return _main(argv)
         finally:
             sys.stdout.flush()  # a full disk behind standard output is noticed here
     except UserError as error:
@@ -202,20 +203,9 @@ def _main(argv):
 
         print(f"geowidth {geowidth.__version__}")
         return 0
-    run, arguments = _chosen(argv)
-    return run(arguments) or 0
-
-
-def _chosen(argv):
-    """(function, its arguments) of a command line."""
-    try:
-        if argv[0] not in COMMANDS:
-            raise UserError(f"unknown command {argv[0]!r}; allowed: {', '.join(COMMANDS)}")
-        if argv[0] not in OF_MANY_PROCESSES and ranks.launched() > 1:
-            raise UserError(f"geowidth {argv[0]} is one process's work, and a launcher started several; start it alone")
-        parser, run = parser_for(argv[0])
-        return run, parser.parse_args(argv[1:])
-    except UserError as error:
-        if ranks.launched() > 1:
-            raise ranks.elected(error) from error
-        raise
+    if argv[0] not in COMMANDS:
+        raise UserError(f"unknown command {argv[0]!r}; allowed: {', '.join(COMMANDS)}")
+    if argv[0] not in OF_MANY_PROCESSES and ranks.launched() > 1:
+        raise UserError(f"geowidth {argv[0]} is one process's work, and a launcher started several; start it alone")
+    parser, run = parser_for(argv[0])
+    return run(parser.parse_args(argv[1:])) or 0

@@ -6,7 +6,8 @@ Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, 
         model.safetensors with model.json, and last result.json.
 
 Ctrl-C keeps a state in the folder; the same command goes on from it and ends with the same bits as an uninterrupted
-run. Losses are in nats per byte, or per token where the corpus is tokens.
+run. Losses are in nats per byte, or per token where the corpus is tokens. Processes that torchrun starts share the
+work; a run may go on with more or fewer of them, or with another --parallel.
 
 With --dry-run it says what the training takes (parameters, tokens, FLOPs, memory, time) and writes nothing.
 
@@ -14,9 +15,11 @@ Examples
   geowidth train --preset 128m --dry-run
   geowidth train --preset nano --out runs/uniform
   geowidth train --preset nano --schedule schedule.json --seed 1 --out runs/tapered-1
+  torchrun --standalone --nproc-per-node 2 -m geowidth train --preset nano --parallel fsdp --out runs/sharded
 """
 
 from geowidth.cli import words
+from geowidth.ranks import PARALLEL, TIMEOUT, is_first
 
 OPTIONS = ("steps", "batch", "microbatch", "learning_rate", "threads")
 
@@ -48,6 +51,20 @@ def add_arguments(parser):
         type=words.whole(),
         help="torch threads (default: the preset's); another number, other bits",
     )
+    add(
+        "--parallel",
+        metavar="WAY",
+        type=words.one_of(PARALLEL),
+        default="auto",
+        help="how torchrun's processes share the work: ddp (each has the model), fsdp (each has a part of it), none",
+    )
+    add(
+        "--patience",
+        metavar="SECONDS",
+        type=words.positive(),
+        default=TIMEOUT,
+        help="how long one of several processes waits for the others",
+    )
 
 
 def run(arguments):
@@ -71,8 +88,12 @@ def run(arguments):
         arm=arm,
         initial_scales=None if schedule is None else schedule.initial_scales,
         corpus=arguments.corpus,
+        parallel=arguments.parallel,
+        patience=arguments.patience,
         **{option: getattr(arguments, option) for option in OPTIONS},
     )
+    if not is_first():
+        return
     print(f"{arguments.out} {'was finished before' if done else 'is finished'}: {sentence(result)}")
 
 

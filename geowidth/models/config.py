@@ -146,9 +146,10 @@ class ModelConfig:
         norms = (2 * self.layers + 1) * self.dimension
         return outer + norms + self.attention_parameters + self.ffn_parameters
 
-    def check_memory(self, what: str, copies: int) -> None:
+    def check_memory(self, what: str, copies: float) -> None:
         """Raise a UserError when this machine has no room for `copies` float32 numbers a parameter. what: needs it."""
-        memory.check(f"{what} with {self.parameters:,} parameters", 4 * copies * self.parameters, "use narrower widths")
+        size = int(4 * copies * self.parameters)
+        memory.check(f"{what} with {self.parameters:,} parameters", size, "use narrower widths")
 
     def to_json(self) -> dict[str, Any]:
         """The fields, those of OPTIONAL left out where they have their default."""

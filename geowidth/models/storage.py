@@ -22,9 +22,14 @@ CONFIG_FILE, TENSOR_FILE = "model.json", "model.safetensors"
 
 def save_model(model: TaperedTransformer, folder: PathLike) -> None:
     """Write `model` (a TaperedTransformer) to `folder`; each file is replaced whole or not at all."""
+    save_parameters(model.state_dict(), model.config, folder)
+
+
+def save_parameters(parameters: Mapping[str, torch.Tensor], config: ModelConfig, folder: PathLike) -> None:
+    """Write a model as `save_model` does, from its parameters by name."""
     folder = Path(folder)
-    write_tensors(folder / TENSOR_FILE, model.state_dict())
-    records.write_json(folder / CONFIG_FILE, {"kind": KIND, "schema": SCHEMA, "config": model.config.to_json()})
+    write_tensors(folder / TENSOR_FILE, parameters)
+    records.write_json(folder / CONFIG_FILE, {"kind": KIND, "schema": SCHEMA, "config": config.to_json()})
 
 
 def load_model(folder: PathLike) -> TaperedTransformer:

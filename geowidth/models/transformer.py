@@ -11,6 +11,7 @@ the first heads of one with more. Paired seeds differ by the widths and heads an
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -145,18 +146,19 @@ class TaperedTransformer(nn.Module):
         inner = self.config.dimension**-0.5
         outer = inner * (2 * self.config.layers) ** -0.5  # keeps the variance of the residual sum free of depth
         for name, parameter in self.named_parameters():
+            held, rows = held_rows(parameter)
             if parameter.ndim == 1:
-                parameter.fill_(1)
+                held.fill_(1)
                 continue
             last = name.rpartition(".")[2]
             scale = outer if last in ("out", "down") else inner
             if initial_scales is not None and name.endswith(".ffn.down"):
                 scale *= initial_scales[int(name.split(".")[1])]
             if last in ("qkv", "out"):
-                values = drawn_attention(seed, name, self.config, int(name.split(".")[1]))
+                values = drawn_attention(seed, name, self.config, int(name.split(".")[1]))[rows.start : rows.stop]
             else:
-                values = drawn(seed, name, tuple(parameter.shape))
-            parameter.copy_(values.mul_(scale))
+                values = drawn(seed, name, tuple(parameter.shape), rows)
+            held.copy_(values.mul_(scale))
 
     def forward(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
         length = tokens.shape[1]
@@ -208,6 +210,10 @@ class TaperedTransformer(nn.Module):
         config = self.config
         return rotary_tables(positions, config.head_dimension, config.rope_base, config.rope_scaling)
 
+    def fill_tables(self) -> None:
+        """Compute the rotary tables, after the model was given memory on another device."""
+        self.cosine, self.sine = (table.to(self.cosine.device) for table in self._tables(len(self.cosine)))
+
     def _grow_tables(self, length):
         """Make the rotary tables as long as a sequence needs them, for later forward passes of any kind too."""
         with torch.inference_mode(False):
@@ -219,11 +225,33 @@ class TaperedTransformer(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
 
-def drawn(seed: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """Standard normal float32 tensor drawn row by row from (seed, name): fewer rows are the first rows of more."""
+DRAWN_AT_ONCE = 1 << 20  # numbers drawn and thrown away before the first row that is wanted
+
+
+def drawn(seed: int, name: str, shape: tuple[int, ...], rows: range | None = None) -> torch.Tensor:
+    """Standard normal float32 tensor drawn row by row from (seed, name): fewer rows are the first rows of more.
+
+    rows: those of `shape` that are wanted (None: all); no memory is taken for others.
+    """
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
-    return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
+    first, count = (0, shape[0]) if rows is None else (rows.start, len(rows))
+    left = first * math.prod(shape[1:])
+    while left:
+        left -= generator.standard_normal(min(left, DRAWN_AT_ONCE), dtype=np.float32).size
+    return torch.from_numpy(generator.standard_normal((count, *shape[1:]), dtype=np.float32))
+
+
+def held_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, range]:
+    """(what this process holds of a parameter, which of its rows that is): all, or those of a sharded one's part.
+
+    Rows are sharded in runs of one length, rounded up, so the last processes may hold fewer or none.
+    """
+    if not hasattr(parameter, "to_local"):
+        return parameter, range(len(parameter))
+    mesh, held = parameter.device_mesh, parameter.to_local()  # type: ignore[attr-defined]
+    first = min(len(parameter), mesh.get_local_rank() * -(-len(parameter) // mesh.size()))
+    return held, range(first, first + len(held))
 
 
 def drawn_attention(seed: int, name: str, config: ModelConfig, layer: int) -> torch.Tensor:

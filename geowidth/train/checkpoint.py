@@ -78,6 +78,12 @@ def bits_of(training: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in with_defaults(training).items() if name != "keep"}
 
 
+def check_seen(folder: Path) -> None:
+    """Refuse, in another process than the one that began it, a folder that this process does not see."""
+    if not files.exists(Path(folder) / CONFIG_FILE):
+        raise UserError(f"the first process began {folder}, which another does not see; name a folder on a shared disk")
+
+
 def difference(name: str, old: object, new: object) -> str:
     """'NAME OLD, not NEW' for the first difference of two JSON values, or ''."""
     if isinstance(old, dict) and isinstance(new, dict):

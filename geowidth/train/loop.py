@@ -5,6 +5,7 @@ in widths see the same batches in the same order and start from the same values 
 """
 
 import contextlib
+import functools
 import math
 import signal
 import threading
@@ -19,8 +20,9 @@ from geowidth.files import PathLike
 from geowidth.models.presets import Preset
 from geowidth.ops.threads import torch_threads
 from geowidth.progress import Progress
+from geowidth.ranks import TIMEOUT, joined
 from geowidth.text.corpus import Corpus
-from geowidth.train import checkpoint
+from geowidth.train import checkpoint, distributed
 from geowidth.train.compiled import check_compiler, room_for_graphs
 from geowidth.train.metrics import check_board
 from geowidth.train.optimise import check_muon
@@ -41,6 +43,8 @@ def train(
     corpus: Corpus | PathLike = "stdlib",
     initial_scales: Iterable[float] | None = None,
     device: Device = "cpu",
+    parallel: str = "auto",
+    patience: float = TIMEOUT,
     watch: Callable[[int, float, float], object] | None = None,
     stop: Callable[[], bool] | None = None,
     save_seconds: float = SAVE_SECONDS,
@@ -55,7 +59,9 @@ def train(
     compared (default: "uniform" for equal widths, else "custom"). corpus: a Corpus or a source (see load_corpus).
     initial_scales: one factor a layer on the usual initial scale of its down-projection
     (geowidth.allocate.initial_scale). device: "cpu", "cuda", "cuda:N", or "auto": a GPU where there is one; other
-    devices, other bits.
+    devices, other bits. parallel: how processes that torchrun started share the work: "ddp" (each has the model),
+    "fsdp" (each has a part of it), "auto" ("ddp" where there are several). patience: seconds that one of them waits for
+    the others. All of them are given the same arguments, and each returns the result.
     watch(step, loss, tokens_per_second): called after every step (None: a progress bar is shown). stop(): asked after
     every step; when true the state is saved and KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between
     states, more where writing one takes long. tensorboard: write event files into `out`/tensorboard too. peak_flops:
@@ -65,22 +71,32 @@ def train(
     an uninterrupted run. Raises UserError for bad settings, for a folder begun with others, and for a run that
     diverges: its states stay, and the same command would go on from them.
     """
-    world = World(device)
+    parallel, device = distributed.chosen(parallel, device)
     given: dict[str, Any] = {"steps": steps, "arm": arm, "corpus": corpus, "initial_scales": initial_scales}
-    run = prepare(preset, widths, seed, out, **given, **changes)
-    habits = habits_of(run, world.device, save_seconds, tensorboard, peak_flops)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(checkpoint.held(run.folder))
+    with joined(str(device), patience) as ranks, contextlib.ExitStack() as stack:
+        world = distributed.world_of(parallel, device, ranks)
+        given |= {"copies": world.copies, "writes": world.is_first}
+        run = world.in_turn(functools.partial(prepare, preset, widths, seed, out, **given, **changes))
+        habits = world.together(lambda: habits_of(run, world, save_seconds, tensorboard, peak_flops))
+        world.in_turn(lambda: begin(run, world, stack))
         stack.enter_context(torch_threads(run.settings.threads))
         stack.enter_context(generators(run.seed, world.device))
-        interrupted = stack.enter_context(interrupts(stop))
-        checkpoint.begin(run.folder, run.config(world))
-        done = checkpoint.read_result(run.folder)
+        interrupted = stack.enter_context(interrupts(stop, world))
+        done = world.of_first(lambda: checkpoint.read_result(run.folder))
         if done is not None:
             return done
         if run.settings.compile:
             stack.enter_context(room_for_graphs(run.model.layers))
         return work(run, world, habits, watch, interrupted)
+
+
+def begin(run: Training, world: World, stack: contextlib.ExitStack) -> None:
+    """Begin the folder of `run`, or see that it was begun alike; the first process holds it as long as `stack` is."""
+    if world.is_first:
+        stack.enter_context(checkpoint.held(run.folder))
+    else:
+        checkpoint.check_seen(run.folder)
+    checkpoint.begin(run.folder, run.config(world))
 
 
 def work(
@@ -99,18 +115,16 @@ def work(
         return trainer.finish(lambda _, *now: bar.step(text=trainer.describe(*now)), interrupted)
 
 
-def habits_of(
-    run: Training, device: torch.device, save_seconds: float, tensorboard: bool, peak: float | None
-) -> Habits:
+def habits_of(run: Training, world: World, save_seconds: float, tensorboard: bool, peak: float | None) -> Habits:
     """The checked Habits; UserError for what cannot be done here."""
     if run.settings.compile:
-        check_compiler(device)
+        check_compiler(world.device)
     if run.settings.optimizer == "muon":
         check_muon()
     if flag("tensorboard", tensorboard):
         check_board()
     save_seconds = number("save_seconds", save_seconds, "numbers from 0 up", lambda value: 0 <= value < math.inf)
-    peak = peak_flops_of(device, run.settings.dtype) if peak is None else positive("peak_flops", peak)
+    peak = peak_flops_of(world.device, run.settings.dtype) if peak is None else positive("peak_flops", peak)
     return Habits(save_seconds, tensorboard, peak)
 
 
@@ -130,22 +144,26 @@ def generators(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interrupts(stop: Callable[[], bool] | None) -> Iterator[Callable[[], bool]]:
+def interrupts(stop: Callable[[], bool] | None, world: World | None = None) -> Iterator[Callable[[], bool]]:
     """A function that says whether to stop: after Ctrl-C or once `stop()` is true.
 
-    Ctrl-C is held back until the step is whole, so that the saved state is; a second one stops at once.
+    Ctrl-C is held back until the step is whole, so that the saved state is; a second one stops at once. Of many
+    processes all stop after the same step, as soon as one is to; a launcher passes signals on, and to those that the
+    terminal sent them to already, so there a second one, and SIGTERM, are like the first.
     """
+    many = world is not None and world.size > 1
     caught = threading.Event()
     ours = threading.current_thread() is threading.main_thread()
 
     def handle(*_):
-        if caught.is_set():
+        if caught.is_set() and not many:
             raise KeyboardInterrupt
         caught.set()
 
-    before = signal.signal(signal.SIGINT, handle) if ours else None
+    numbers = [signal.SIGINT, *([signal.SIGTERM] if many else [])] if ours else []
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield lambda: caught.is_set() or bool(stop and stop())
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)

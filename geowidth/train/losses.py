@@ -35,6 +35,7 @@ def accumulate_gradients(
     count = int(world.sum((targets != IGNORED).sum()))
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     pieces = [p for p in cut(tokens, targets, microbatch) if count and bool((p[1] != IGNORED).any())]
+    pieces += idle(tokens, world.most(len(pieces)) - len(pieces))
     for number, (some, wanted) in enumerate(pieces, 1):
         with world.accumulating(model, number == len(pieces)):
             loss = summed_loss(model, some, wanted, world.device, documents) / count
@@ -56,14 +57,22 @@ def mean_loss(
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     rows = world.rows(len(batch))
     own = batch[rows.start : rows.stop]
-    for some, wanted in cut(own[:, :-1], own[:, 1:], microbatch):
+    pieces = list(cut(own[:, :-1], own[:, 1:], microbatch))
+    for some, wanted in pieces + idle(own[:, :-1], world.most(len(pieces)) - len(pieces)):
         total += summed_loss(model, some, wanted, world.device, documents)
     return float(world.sum(total)) / batch[:, 1:].numel()
 
 
 def cut(tokens: torch.Tensor, targets: torch.Tensor, microbatch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Tokens and targets a few rows at a time."""
-    return zip(tokens.split(microbatch), targets.split(microbatch), strict=True)
+    """Tokens and targets a few rows at a time; nothing where there is no row."""
+    pieces = zip(tokens.split(microbatch), targets.split(microbatch), strict=True)
+    return (piece for piece in pieces if len(piece[0]))
+
+
+def idle(tokens: torch.Tensor, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """`count` pieces of one row without a token that counts, so that every process takes part in every exchange."""
+    row = tokens.new_zeros(1, tokens.shape[1])
+    return [(row, torch.full_like(row, IGNORED))] * count
 
 
 def summed_loss(

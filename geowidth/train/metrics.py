@@ -66,6 +66,22 @@ class Metrics:
             self.board.close()
 
 
+class NoMetrics(Metrics):
+    """What a process writes that is not the first: nothing."""
+
+    def __init__(self) -> None:
+        """Without a file."""
+
+    def write(self, **line: Any) -> None:
+        """Leave it to the first process."""
+
+    def sync(self) -> None:
+        """Leave it to the first process."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class Board:
     """Event files for TensorBoard, one scalar for every number of a line: loss/train, learning_rate/train, ...
 

@@ -65,18 +65,24 @@ def prepare(
     arm: str | None = None,
     corpus: Corpus | PathLike = "stdlib",
     initial_scales: Iterable[float] | None = None,
+    copies: float = 1.0,
+    writes: bool = True,
     **changes: Any,
 ) -> Training:
-    """The checked Training of `train`'s arguments; raises UserError before any work is done."""
+    """The checked Training of `train`'s arguments; raises UserError before any work is done.
+
+    copies: how often this machine will hold the model. writes: whether this process is the one that writes the folder.
+    """
     preset = preset_named(preset)
     if out is None:
         raise UserError("no folder was named for the run; give one (out=, or --out on the command line)")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"cannot train in {folder}: it is a file; name a folder")
-    records.check_writable(folder / checkpoint.RESULT_FILE)
+    if writes:
+        records.check_writable(folder / checkpoint.RESULT_FILE)
     model = preset.with_widths(widths)
-    model.check_memory("training a model", 4)  # its parameters, gradients and two moments
+    model.check_memory("training a model", 4 * copies)  # its parameters, gradients and two moments
     settings = preset.with_training(steps=steps, **changes)
     check_batch_memory(model, settings)
     seed = seed_number("seed", seed)

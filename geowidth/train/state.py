@@ -8,6 +8,9 @@ The place in the learning rate's schedule and in the data is a function of the s
 folder aside, brought to the disk, and renamed: it is there whole or not at all. One that was damaged later does not
 have the sizes and hashes that it says, and the one before it is taken. The last few are kept (`keep`).
 
+Where the processes of a training hold parts of the model, every one writes its own (geowidth.train.shards) in place of
+tensors.safetensors. Any number of processes, sharded or not, goes on from either.
+
 Folders of 0.2.0 hold one state.safetensors in place of `states`; they go on from it.
 """
 
@@ -16,7 +19,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,12 @@ from geowidth import files, forms, records
 from geowidth.errors import UserError
 from geowidth.forms import COUNT, FINITE, NUMBER, TEXT, Each
 from geowidth.models.storage import check_names_and_shapes, is_finite
+from geowidth.models.transformer import held_rows
 from geowidth.progress import tell
 from geowidth.tensors import read_tensors, write_tensors
 from geowidth.train.optimise import Optimizers
+from geowidth.train.shards import read_parts, write_parts
+from geowidth.train.world import World
 
 STATES, TENSORS, RECORD, OLD_STATE = "states", "tensors.safetensors", "state.json", "state.safetensors"
 KIND, SCHEMA = "geowidth.training_state", 1
@@ -40,20 +46,51 @@ MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 
 
 def save_state(
-    folder: Path, model: torch.nn.Module, optimizers: Optimizers, progress: dict[str, Any], keep: int = 1
+    folder: Path,
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    progress: dict[str, Any],
+    keep: int = 1,
+    world: World | None = None,
 ) -> None:
     """Write a state into `folder` and drop all but the last `keep`.
 
     progress: JSON values that go along (step, tokens, seconds, best loss). A state with a number that is not finite is
     refused: the model has diverged, and the states before it stay.
     """
+    world = world or World()
+    world.settle(model)
     tensors = tensors_of(model, optimizers)
-    bad = next((name for name, tensor in tensors.items() if not is_finite(tensor)), None)
-    if bad is not None:
-        raise UserError(f"{bad} is no longer finite at step {progress['step']}; lower the learning rate")
+    world.together(lambda: check_numbers(f"the state of step {progress['step']}", tensors, "lower the learning rate"))
+    if world.sharded:
+        save_parts(folder, tensors, progress, world)
+    else:
+        world.together(lambda: save_whole(folder, tensors, progress) if world.is_first else None)
+    world.together(lambda: drop_all_but(folder, keep) if world.is_first else None)
+
+
+def save_whole(folder: Path, tensors: Mapping[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    """Write a state of whole tensors."""
     with new_state(folder, progress) as aside:
         write_tensors(aside / TENSORS, tensors)
-    drop_all_but(folder, keep)
+
+
+def save_parts(folder: Path, tensors: Mapping[str, torch.Tensor], progress: dict[str, Any], world: World) -> None:
+    """Write a state of which every process of `world` holds a part; the first makes it a state."""
+    with contextlib.ExitStack() as stack:
+        aside = world.of_first(lambda: stack.enter_context(new_state(folder, progress)))
+        world.together(lambda: write_parts(aside, tensors))
+        world.together(stack.pop_all().close)
+
+
+def check_numbers(where: str, tensors: Mapping[str, torch.Tensor], advice: str) -> None:
+    """Refuse numbers that training cannot reach, in what this process holds of `tensors`."""
+    for name, tensor in tensors.items():
+        if name not in GENERATORS:
+            held, _ = held_rows(tensor.detach())
+            least = held.min() if name.startswith("exp_avg_sq/") and held.numel() else 0
+            if not is_finite(held) or least < 0:
+                raise UserError(f"{where}: tensor {name} holds numbers that training cannot reach; {advice}")
 
 
 @contextlib.contextmanager
@@ -128,30 +165,43 @@ def drop_states(folder: Path) -> None:
 
 
 def load_state(
-    folder: Path, model: torch.nn.Module, optimizers: Optimizers, steps: int, step_tokens: int
+    folder: Path,
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    steps: int,
+    step_tokens: int,
+    world: World | None = None,
 ) -> dict[str, Any] | None:
     """Put the newest whole state in `folder` into `model` and `optimizers`; returns its progress, None without states.
 
     steps: of the whole training. step_tokens: tokens of one step. A state that is damaged or of another model is
     passed over with a line on standard error; UserError when there is none but such.
     """
-    wrong: UserError | None = None
-    for path in [path for _, path in saved_states(folder)] + [Path(folder) / OLD_STATE]:
-        if path.name == OLD_STATE and not files.exists(path):
-            continue
+    world, wrong = world or World(), None
+    for path in world.of_first(lambda: candidates(folder)):
+        words: str | None = None
         try:
-            tensors, progress = read_state(path)
+            # One process reads all bytes, to compare their hash; each reads what it is to hold.
+            tensors, progress = read_state(path, wanted_of(model, optimizers), world)
             check_progress(path, progress, steps, step_tokens)
-            check_tensors(path, tensors, model, optimizers)
+            check_numbers(str(path), tensors, "it is no whole state")
         except UserError as error:
-            tell(f"warning: {error}; looking for the state before it")
-            wrong = error
-            continue
-        put_tensors(tensors, model, optimizers, progress["step"])
-        return progress
+            words = str(error)
+        wrong = next(filter(None, world.gather(words)), None)
+        if wrong is None:
+            put_tensors(tensors, model, optimizers, progress["step"])
+            return progress
+        if world.is_first:
+            tell(f"warning: {wrong}; looking for the state before it")
     if wrong is not None:
         raise UserError(f"{wrong}; no whole state is left: {to_begin_again(folder)}")
     return None
+
+
+def candidates(folder: Path) -> list[Path]:
+    """The states to go on from in `folder`, the newest first."""
+    old = Path(folder) / OLD_STATE
+    return [path for _, path in saved_states(folder)] + ([old] if files.exists(old) else [])
 
 
 def to_begin_again(folder: Path) -> str:
@@ -160,15 +210,27 @@ def to_begin_again(folder: Path) -> str:
     return f"delete {Path(folder) / name} to begin again"
 
 
-def read_state(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """(tensors, progress) of a state, its files compared with what the state says of them; UserError if damaged."""
+def read_state(
+    path: Path, wanted: Mapping[str, torch.Tensor], world: World
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """(tensors, progress) of a state; UserError if damaged, or if its tensors are not those `wanted`.
+
+    The first process compares the files with what the state says of them. Tensors are whole, or sharded like `wanted`.
+    """
     if path.name == OLD_STATE:
         tensors, metadata = read_tensors(path)
+        check_tensors(path, tensors, wanted)
         return tensors, _old_progress(path, metadata)
     record = records.read_json(path / RECORD, KIND, SCHEMA)
     forms.check(path / RECORD, record, {**PROGRESS, "files": FILES}, "it is no whole state")
-    check_files(path, record["files"])
-    return read_tensors(path / TENSORS)[0], {name: record[name] for name in PROGRESS}
+    if world.is_first:
+        check_files(path, record["files"])
+    progress = {name: record[name] for name in PROGRESS}
+    if world.sharded or TENSORS not in record["files"]:
+        return read_parts(path, wanted, also=GENERATORS), progress
+    tensors, _ = read_tensors(path / TENSORS)
+    check_tensors(path, tensors, wanted)
+    return tensors, progress
 
 
 def check_files(path: Path, wanted: dict[str, Any]) -> None:
@@ -221,16 +283,21 @@ def _old_step(path):
 
 def tensors_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, torch.Tensor]:
     """Everything that a state holds, by name: parameter/NAME, MOMENT/NAME, generator/DEVICE."""
-    tensors: dict[str, torch.Tensor] = {}
+    tensors = {}
     for name, parameter in model.named_parameters():
         tensors[f"parameter/{name}"] = parameter
+        kept = optimizers.part_of(parameter).state[parameter]
         for moment in moments_of(optimizers, parameter):
-            if moment in (kept := optimizers.part_of(parameter).state[parameter]):
-                tensors[f"{moment}/{name}"] = kept[moment]
-    tensors["generator/cpu"] = torch.get_rng_state()
-    if (device := next(model.parameters()).device).type == "cuda":
-        tensors["generator/cuda"] = torch.cuda.get_rng_state(device)
-    return tensors
+            if moment in kept or not parameter.requires_grad:  # many processes do not train what has no number
+                tensors[f"{moment}/{name}"] = kept.get(moment, torch.zeros_like(parameter))
+    return tensors | generators_of(model)
+
+
+def generators_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The states of torch's random generators, by name."""
+    device = next(model.parameters()).device
+    own = {} if device.type != "cuda" else {"generator/cuda": torch.cuda.get_rng_state(device)}
+    return {"generator/cpu": torch.get_rng_state()} | own
 
 
 def moments_of(optimizers: Optimizers, parameter: torch.nn.Parameter) -> tuple[str, ...]:
@@ -238,30 +305,32 @@ def moments_of(optimizers: Optimizers, parameter: torch.nn.Parameter) -> tuple[s
     return MOMENTS[type(optimizers.part_of(parameter)).__name__]
 
 
-def check_tensors(path: Path, tensors: dict[str, torch.Tensor], model: torch.nn.Module, optimizers: Optimizers) -> None:
-    """Refuse tensors that are not those of this model and these optimisers, or hold what training cannot reach."""
-    wanted = {}
+def wanted_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, torch.Tensor]:
+    """By name, tensors shaped, sharded and placed like those of a state of this model and these optimisers."""
+    wanted: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters():
         for part in ("parameter", *moments_of(optimizers, parameter)):
-            wanted[f"{part}/{name}"] = tuple(parameter.shape)
+            wanted[f"{part}/{name}"] = parameter
+    return wanted
+
+
+def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
+    """Refuse whole tensors that are not those `wanted`, generators aside."""
     own = {name: tensor for name, tensor in tensors.items() if name not in GENERATORS}
-    check_names_and_shapes(path, own, wanted, "the model under training")
-    for name in set(tensors) & set(GENERATORS):
-        if tensors[name].dtype != torch.uint8 or tensors[name].ndim != 1:
-            raise UserError(f"{path}: tensor {name} is no state of a random generator")
+    check_names_and_shapes(path, own, {n: tuple(t.shape) for n, t in wanted.items()}, "the model under training")
     for name, tensor in own.items():
-        least = tensor.min() if name.startswith("exp_avg_sq/") and tensor.numel() else 0
-        if tensor.dtype != torch.float32 or not is_finite(tensor) or least < 0:
-            raise UserError(f"{path}: tensor {name} is {tensor.dtype} or holds numbers that training cannot reach")
+        if tensor.dtype != wanted[name].dtype:
+            raise UserError(f"{path}: tensor {name} is {tensor.dtype}; needed: {wanted[name].dtype}")
 
 
-def put_tensors(tensors: dict[str, torch.Tensor], model: torch.nn.Module, optimizers: Optimizers, step: int) -> None:
+def put_tensors(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, optimizers: Optimizers, step: int) -> None:
     """Copy checked tensors of a state into the model, the optimisers and torch's generators."""
     for name, parameter in model.named_parameters():
-        parameter.data.copy_(tensors[f"parameter/{name}"])
+        put(parameter, tensors[f"parameter/{name}"])
         kept = optimizers.part_of(parameter).state[parameter]
         for moment in moments_of(optimizers, parameter):
-            kept[moment] = tensors[f"{moment}/{name}"].to(parameter.device)
+            kept[moment] = torch.zeros_like(parameter, requires_grad=False)
+            put(kept[moment], tensors[f"{moment}/{name}"])
         if "exp_avg" in kept:
             kept["step"] = torch.tensor(float(step), device=parameter.device)
     if "generator/cpu" in tensors:
@@ -269,3 +338,9 @@ def put_tensors(tensors: dict[str, torch.Tensor], model: torch.nn.Module, optimi
     device = next(model.parameters()).device
     if "generator/cuda" in tensors and device.type == "cuda":
         torch.cuda.set_rng_state(tensors["generator/cuda"], device)
+
+
+def put(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy into `tensor` what this process holds of `values`, whole ones or sharded like it."""
+    held, rows = held_rows(tensor.detach())
+    held.copy_(values.to_local() if hasattr(values, "to_local") else values[rows.start : rows.stop])

@@ -11,19 +11,20 @@ import torch
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.models.config import training_flops
-from geowidth.models.storage import save_model
+from geowidth.models.storage import save_parameters
 from geowidth.models.transformer import TaperedTransformer
 from geowidth.text.corpus import DataOrder, windows
 from geowidth.train import checkpoint, state
 from geowidth.train.compiled import Graphs, compile_blocks
 from geowidth.train.losses import accumulate_gradients, mean_loss
-from geowidth.train.metrics import Metrics
+from geowidth.train.metrics import Metrics, NoMetrics
 from geowidth.train.optimise import evaluation_steps, learning_rate, make_optimizers
 from geowidth.train.preparation import Training
 from geowidth.train.speed import utilisation
 from geowidth.train.world import World
 
 SAVE_SECONDS = 10.0
+GO_ON, SAVE, STOP = range(3)  # what a process wishes after a step; the strongest wish of any is done by all
 SAVE_SHARE = 20  # a state that takes long to write is written after this many times as long
 
 
@@ -45,7 +46,7 @@ class Trainer:
 
     def __init__(self, run: Training, world: World, habits: Habits) -> None:
         self.run, self.settings, self.world, self.habits = run, run.settings, world, habits
-        self.model = TaperedTransformer(run.model, run.seed, run.initial_scales).to(world.device)
+        self.model = world.make(run.model, run.seed, run.initial_scales)
         self.graphs = prepare_model(self.model, run)
         self.network = world.wrap(self.model)
         self.optimizers = make_optimizers(self.model, self.settings)
@@ -60,7 +61,7 @@ class Trainer:
     def resume(self) -> None:
         """Go on from the newest whole state in the folder, if there is one."""
         arguments = (self.model, self.optimizers, self.settings.steps, self.step_tokens)
-        progress = state.load_state(self.run.folder, *arguments)
+        progress = state.load_state(self.run.folder, *arguments, self.world)
         if progress is not None:
             self.step, self.seconds, self.best = (progress[key] for key in ("step", "seconds", "best"))
 
@@ -83,12 +84,18 @@ class Trainer:
 
     def finish(self, watch: Callable[[int, float, float], object], interrupted: Callable[[], bool]) -> dict[str, Any]:
         """Train to the last step and write model and result; returns the result."""
-        metrics = Metrics(self.run.folder, self.step, self.habits.tensorboard)
+        arguments = (self.run.folder, self.step, self.habits.tensorboard)
+        metrics = self.world.together(lambda: Metrics(*arguments) if self.world.is_first else NoMetrics())
         try:
             self.train_steps(metrics, watch, interrupted)
         finally:
             metrics.close()
-        save_model(self.model, self.run.folder)
+        parameters = self.world.whole(self.model)
+        return self.world.of_first(lambda: self.write(parameters))
+
+    def write(self, parameters: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Leave the finished model and, last, its result in the folder; returns the result."""
+        save_parameters(parameters, self.run.model, self.run.folder)
         self.run.corpus.write_tokenizer(self.run.folder)
         result = self.result()
         records.write_json(self.run.folder / checkpoint.RESULT_FILE, result)
@@ -108,11 +115,12 @@ class Trainer:
                 self.seconds = clock.seconds()
                 metrics.write(step=self.step, split="validation", loss=self.final, **self.place())
             watch(self.step, facts["loss"], self.speed)
-            stopping, unfinished = interrupted(), self.step < self.settings.steps
-            if unfinished and (stopping or clock.state_is_due()):
+            wish = self.world.most(STOP if interrupted() else SAVE if clock.state_is_due() else GO_ON)
+            unfinished = self.step < self.settings.steps
+            if unfinished and wish >= SAVE:
                 with clock.saving():
                     self.save(metrics)
-            if stopping and unfinished:
+            if unfinished and wish == STOP:
                 raise KeyboardInterrupt
 
     def one_step(self) -> dict[str, float]:
@@ -167,9 +175,9 @@ class Trainer:
         return describe(loss, speed, self.mfu, None if self.graphs is None else self.graphs.count)
 
     def save(self, metrics: Metrics) -> None:
-        metrics.sync()
+        self.world.together(metrics.sync)
         progress = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": self.best}
-        state.save_state(self.run.folder, self.model, self.optimizers, progress, self.settings.keep)
+        state.save_state(self.run.folder, self.model, self.optimizers, progress, self.settings.keep, self.world)
 
     def result(self) -> dict[str, Any]:
         """The content of result.json."""

@@ -1,50 +1,46 @@
 """The processes of one training, as the loop sees them: the device, this one's share of the rows, sums over all.
 
-The loop knows no other way to speak to its neighbours, so one process and many run the same code.
+The loop knows no other way to speak to its neighbours, so one process and many run the same code. `World` is one
+process alone; geowidth.train.distributed has those of many.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from geowidth.devices import Device, device_named
+from geowidth.models.config import ModelConfig
+from geowidth.models.transformer import TaperedTransformer
+from geowidth.ranks import Ranks
 
 
-class World:
+class World(Ranks):
     """A training in one process on `device` ("cpu", "cuda", "cuda:N", or "auto": a GPU where there is one).
 
-    rank: the number of this process, from 0. size: how many there are. gradient_factor: what a loss is multiplied by
-    before backward, so that the gradients that all processes end up with are those of the sum of their losses.
+    gradient_factor: what a loss is multiplied by before backward, so that the gradients that all processes end up with
+    are those of the sum of their losses. copies: how often this machine holds every parameter. sharded: whether each
+    process holds a part of every parameter. parallel: the name of the way in which processes share the work.
     """
 
-    rank, size = 0, 1
-    gradient_factor = 1.0
+    gradient_factor, copies, sharded, parallel = 1.0, 1.0, False, "none"
 
     def __init__(self, device: Device = "cpu") -> None:
         self.device = training_device(device)
 
-    @property
-    def is_first(self) -> bool:
-        """Whether this process speaks for all: it writes the files and shows the progress."""
-        return self.rank == 0
-
     def to_json(self) -> dict[str, Any]:
         """Where the training ran, for the environment of its files."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
-        return {"device": str(self.device)} | ({} if name is None else {"device_name": name})
+        many = {"processes": self.size, "parallel": self.parallel} if self.size > 1 else {}
+        return {"device": str(self.device)} | ({} if name is None else {"device_name": name}) | many
 
-    def rows(self, count: int) -> range:
-        """The rows of `count` that are this process's; every row is exactly one process's."""
-        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum of `tensor` (any shape, the same in every process) over all processes."""
-        return tensor
+    def make(self, config: ModelConfig, seed: int, initial_scales: Sequence[float] | None = None) -> TaperedTransformer:
+        """The model with its initial values, on the device."""
+        return TaperedTransformer(config, seed, initial_scales).to(self.device)
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
-        """`model`, on the device already, as the loop calls it. Its parameters are read from `model` after this."""
+        """`model`, which `make` made, as the loop calls it. Its parameters are read from `model` after this."""
         return model
 
     def accumulating(self, network: torch.nn.Module, last: bool) -> contextlib.AbstractContextManager[object]:
@@ -55,8 +51,12 @@ class World:
         """Scale the gradients down to a norm over all processes of at most `most`; returns the norm before."""
         return float(torch.nn.utils.clip_grad_norm_(parameters, most))
 
-    def barrier(self) -> None:
-        """Wait until all processes are here."""
+    def settle(self, model: torch.nn.Module) -> None:
+        """Make the parameters of `model` those that the optimisers know, after whatever passes it has been through."""
+
+    def whole(self, model: TaperedTransformer) -> dict[str, torch.Tensor]:
+        """The parameters of `model` by name; in processes other than the first {}."""
+        return model.state_dict() if self.is_first else {}
 
 
 def training_device(name: Device) -> torch.device:
