@@ -16,6 +16,7 @@ from typing import Any
 import geowidth
 from geowidth import records
 from geowidth.errors import whole
+from geowidth.ranks import without_ranks
 
 STOP_SECONDS = 20.0  # a worker that has not stopped by then is killed
 STALL_SECONDS, STALL_TICKS = 1800.0, 30  # a worker that has not said a word for so long hangs: a step takes seconds
@@ -32,9 +33,13 @@ def process_count(processes: int | None = None) -> int:
 
 
 def python_environment() -> dict[str, str]:
-    """Environment of a child Python process: this very geowidth, one thread."""
+    """Environment of a child Python process: this very geowidth, one thread, none of torchrun's processes."""
     paths = [str(Path(geowidth.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return without_ranks(dict(os.environ)) | {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
 
 
 class Worker:

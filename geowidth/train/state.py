@@ -211,12 +211,13 @@ def to_begin_again(folder: Path) -> str:
 
 
 def read_state(
-    path: Path, wanted: Mapping[str, torch.Tensor], world: World
+    path: Path, wanted: Mapping[str, torch.Tensor] | None = None, world: World | None = None
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """(tensors, progress) of a state; UserError if damaged, or if its tensors are not those `wanted`.
+    """(tensors, progress) of a state; UserError if damaged, or if its tensors are not those `wanted` (None: any).
 
     The first process compares the files with what the state says of them. Tensors are whole, or sharded like `wanted`.
     """
+    world = world or World()
     if path.name == OLD_STATE:
         tensors, metadata = read_tensors(path)
         check_tensors(path, tensors, wanted)
@@ -226,7 +227,7 @@ def read_state(
     if world.is_first:
         check_files(path, record["files"])
     progress = {name: record[name] for name in PROGRESS}
-    if world.sharded or TENSORS not in record["files"]:
+    if wanted is not None and (world.sharded or TENSORS not in record["files"]):
         return read_parts(path, wanted, also=GENERATORS), progress
     tensors, _ = read_tensors(path / TENSORS)
     check_tensors(path, tensors, wanted)
@@ -314,8 +315,10 @@ def wanted_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, torch
     return wanted
 
 
-def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
+def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor] | None) -> None:
     """Refuse whole tensors that are not those `wanted`, generators aside."""
+    if wanted is None:
+        return
     own = {name: tensor for name, tensor in tensors.items() if name not in GENERATORS}
     check_names_and_shapes(path, own, {n: tuple(t.shape) for n, t in wanted.items()}, "the model under training")
     for name, tensor in own.items():
