@@ -44,7 +44,7 @@ def add_arguments(parser):
     )
     add("--seeds", nargs="+", type=words.whole(0), metavar="N", help=f"paired seeds (default: {seeds})")
     add("--steps", metavar="N", type=words.whole(), help="steps of every training (default: the preset's)")
-    add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
+    add("--corpus", metavar="TEXT", default="stdlib", help=words.CORPUS)
     add("--work", metavar="FILE", help="work.json of the base model (default: measure it)")
     add("--tokens", metavar="N", type=words.whole(4), help="tokens in the measured cloud (default: the preset's)")
     words.add_sweep(add)

@@ -34,7 +34,7 @@ def add_arguments(parser):
     add = parser.add_argument
     add("model", help="folder, name, .gguf file, or .safetensors of saved clouds")
     add("--out", default="work.json", metavar="FILE", type=words.output(), help="where the work profile goes")
-    add("--corpus", metavar="TEXT", help="held-out text: stdlib, a file, a folder or a JSONL file (default: stdlib)")
+    add("--corpus", metavar="TEXT", help=f"held-out part of it: {words.CORPUS} (default: stdlib)")
     add("--tokens", metavar="N", type=words.whole(4), help="tokens in the cloud (default: 512)")
     add("--seed", metavar="N", type=words.whole(0), default=0, help="of the drawing of tokens and subsamples")
     add("--context", metavar="N", type=words.whole(), help="tokens a window (default: the model's, at most 256)")

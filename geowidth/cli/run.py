@@ -35,7 +35,7 @@ def add_arguments(parser):
         help="model size and training settings: a name, or a .toml or .json file",
     )
     add("--out", metavar="DIR", help="run folder (default: runs/PRESET)")
-    add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
+    add("--corpus", metavar="TEXT", default="stdlib", help=words.CORPUS)
     add(
         "--arms",
         nargs="+",

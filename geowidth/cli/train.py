@@ -39,7 +39,7 @@ def add_arguments(parser):
     add("--seed", metavar="N", type=words.whole(0), default=0, help="decides initial values and data order")
     add("--out", metavar="DIR", help="folder of the run; made if it does not exist (not needed with --dry-run)")
     add("--dry-run", action="store_true", help="say what the training takes, and stop")
-    add("--corpus", metavar="TEXT", default="stdlib", help="stdlib, a text file, a folder or a JSONL file")
+    add("--corpus", metavar="TEXT", default="stdlib", help=words.CORPUS)
     add("--arm", metavar="NAME", help="name under which the run is compared (default: the schedule's name)")
     add("--steps", metavar="N", type=words.whole(), help="optimiser steps (default: the preset's)")
     add("--batch", metavar="N", type=words.whole(), help="sequences per step (default: the preset's)")

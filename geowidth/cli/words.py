@@ -13,6 +13,7 @@ from geowidth.allocate.problem import plain_number
 from geowidth.errors import UserError, shown
 
 AS_IT_IS = "\0"  # before words that no option's name belongs to
+CORPUS = "stdlib, text, token shards or .bin files; geowidth data --help says which"
 MOST_DIGITS = 18  # of a whole number: more are no count of anything here
 
 

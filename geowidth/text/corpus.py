@@ -1,7 +1,7 @@
 """Text to train on, in three splits, with a digest of all of it: as bytes, or as the tokens a tokenizer made of it.
 
 Text is read into memory as bytes: `stdlib` (the default: the source text of the running Python's standard library: real
-text, some 13 MB, nothing shipped and nothing fetched), or whatever else geowidth.text.documents reads. Its documents go
+text, some 13 MB, nothing shipped and nothing fetched), or whatever else geowidth.text.sources names. Its documents go
 to the splits by geowidth.text.splits, and end with one zero byte, which text does not contain.
 
 Tokens, and bytes that are more than memory holds, come from files, of which only what is used is in memory: a folder
@@ -23,8 +23,8 @@ from geowidth import memory, records
 from geowidth.errors import UserError
 from geowidth.files import PathLike
 from geowidth.text import binary_files, shards
-from geowidth.text.documents import open_source
 from geowidth.text.permutation import scattered
+from geowidth.text.sources import open_source
 from geowidth.text.splits import BY_NAME, BY_POSITION, SPLITS, cuts, split_of
 from geowidth.text.streams import Stream, TokenStream
 from geowidth.text.tokenisation import tokenizer_digest
@@ -125,7 +125,7 @@ class Corpus:
 
 
 def load_corpus(source: PathLike = "stdlib") -> Corpus:
-    """The Corpus of `source`: text (see geowidth.text.documents), a folder of shards (geowidth.text.shards), or token
+    """The Corpus of `source`: text (see geowidth.text.sources), a folder of shards (geowidth.text.shards), or token
     ids in .bin files (geowidth.text.binary_files).
 
     Raises UserError for a missing, empty, binary or malformed source.

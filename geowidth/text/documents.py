@@ -1,34 +1,23 @@
-"""Documents and where they come from: text files, folders, JSONL, Parquet, Hugging Face datasets, the standard library.
+"""Documents: text files and the records of JSONL files, read one by one, so that a source may be larger than memory.
 
-A source is opened (and refused) at once and read document by document, so that it may be larger than memory. A
-document has a name, which decides its split: the path of a file relative to its folder, or the text itself of a record,
-so that copies of a text never stand on both sides of a split.
+A document has a name, which decides its split: the path of a file relative to its folder, or the text itself of a
+record, so that copies of a text never stand on both sides of a split.
 """
 
 import hashlib
 import json
 import os
-import re
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from geowidth import files
-from geowidth.errors import UserError, shown
+from geowidth.errors import UserError
 from geowidth.files import PathLike
 
-# Left out of `stdlib`: what is not the library (installed packages, bundled wheels, machine-made build facts), and its
-# tests, which some distributions ship and others do not.
-LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "_bundled", "__pycache__"}
 LONG_TEXT = 1 << 20  # bytes: longer files are read piece by piece
 LONGEST_LINE = 1 << 30  # bytes of one JSONL record
-ROWS = 256  # of a table that are in memory at once
-ALLOWED = "stdlib, a text file, a folder, a .jsonl or .parquet file, a dataset folder, or hf:NAME"
-_STRINGS = ("string", "large_string", "string_view")
 
 
 @dataclass(frozen=True)
@@ -81,26 +70,6 @@ class Source:
     read: Callable[[], Iterator[Document]]
 
 
-def open_source(source: PathLike, field: str = "text") -> Source:
-    """The Source that `source` names; field: where records have their text. Raises UserError, in one line."""
-    source = str(source)
-    if source == "stdlib":
-        return _library()
-    if source.startswith("hf:"):
-        return _cached_dataset(source)(field)
-    if os.path.isdir(source):
-        return _folder(Path(source), field)
-    path = Path(source)
-    if not files.exists(path):
-        raise UserError(f"corpus {source!r} does not exist; allowed: {ALLOWED}")
-    ending = path.suffix.lower()
-    if ending in (".jsonl", ".ndjson"):
-        return _of_files("JSONL records", [(path.name, path)], lambda: json_lines(path, field))
-    if ending == ".parquet":
-        return _tables([(path.name, path)], field)
-    return _text_file(path)
-
-
 def walk(root: Path, left_out: Collection[str] = frozenset()) -> list[tuple[str, Path]]:
     """(name relative to root with '/', path) of every file below `root`, sorted by name; hidden names are skipped."""
     found = []
@@ -111,7 +80,7 @@ def walk(root: Path, left_out: Collection[str] = frozenset()) -> list[tuple[str,
     return sorted(found)
 
 
-def _of_files(words, found, read):
+def of_files(words, found, read):
     """The Source of (name, path) pairs."""
     size, mark = 0, hashlib.sha256()
     for name, path in found:
@@ -124,29 +93,7 @@ def _of_files(words, found, read):
     return Source(words, size, mark.hexdigest(), read)
 
 
-def _library():
-    """The standard library's own .py files."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    machine_made = ("_sysconfigdata", "_sysconfig_vars", "config-")
-    found = [(n, p) for n, p in walk(root, LEFT_OUT) if n.endswith(".py") and not n.startswith(machine_made)]
-    if not found:
-        raise UserError(f"no Python source under {root}; name a text file or folder as the corpus instead")
-    return _of_files("source files of the Python standard library", found, lambda: _texts(found))
-
-
-def _folder(root, field):
-    """Text files; or Parquet files, where there is nothing else; or a dataset that `save_to_disk` wrote."""
-    if (root / "dataset_dict.json").is_file() or (
-        (root / "state.json").is_file() and (root / "dataset_info.json").is_file()
-    ):
-        return _saved_dataset(root, field)
-    found = [(name, path) for name, path in walk(root) if path.is_file()]
-    if found and all(path.suffix.lower() == ".parquet" for _, path in found):
-        return _tables(found, field)
-    return _of_files("text files", found, lambda: _texts(found))
-
-
-def _texts(found):
+def texts(found):
     """Documents of the (name, path) pairs that are text: without zero bytes."""
     for name, path in found:
         text = _text_of(path)
@@ -160,15 +107,6 @@ def _text_of(path):
     return FileText(path, size) if size > LONG_TEXT else files.read_bytes(path)
 
 
-def _text_file(path):
-    text = FileText(path, os.path.getsize(path))
-    if text.is_binary():
-        raise UserError(
-            f"corpus {str(path)!r} holds zero bytes, so it is not text; name a text file, a folder or a .jsonl"
-        )
-    return _of_files("text file", [(path.name, path)], lambda: _texts([(path.name, path)]))
-
-
 def json_lines(path: PathLike, field: str = "text") -> Iterator[Document]:
     """Every record of a JSONL file; its name is the text itself."""
     try:
@@ -179,7 +117,7 @@ def json_lines(path: PathLike, field: str = "text") -> Iterator[Document]:
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"{path} line {number} is longer than {LONGEST_LINE:,} bytes; cut that record")
                 if line.strip():
-                    yield _record(_parsed(line, path, number, field), len(line))
+                    yield record(_parsed(line, path, number, field), len(line))
     except OSError as error:
         raise UserError(f"cannot read {path}: {files.reason(error)}") from error
 
@@ -198,109 +136,10 @@ def _parsed(line, path, number, field):
     return text
 
 
-def _record(text, weight):
+def record(text, weight):
     """The Document of a record: text has no zero bytes, so that they can end documents."""
     encoded = text.encode("utf-8", "surrogatepass")
     return Document(encoded, encoded.replace(b"\0", b""), weight)
-
-
-def _tables(found, field):
-    """Rows of Parquet files."""
-    for _, path in found:
-        _table(path, field)
-
-    def read():
-        for _, path in found:
-            with _table(path, field) as table:
-                weight = os.path.getsize(path) // max(1, table.metadata.num_rows)
-                for batch in table.iter_batches(ROWS, columns=[field]):
-                    yield from (_record(text, weight) for text in batch.column(0).to_pylist() if text)
-
-    return _of_files("Parquet rows", found, read)
-
-
-def _table(path, field):
-    """An open pyarrow.parquet.ParquetFile with a column of text."""
-    parquet = needed("pyarrow.parquet")
-    try:
-        table = parquet.ParquetFile(path)
-    except Exception as error:  # whatever pyarrow runs into
-        raise UserError(f"{path} is no Parquet file ({shown(str(error))})") from error
-    columns = {column.name: str(column.type) for column in table.schema_arrow}
-    check_column(str(path), columns, field)
-    return table
-
-
-def check_column(where: str, columns: dict[str, str], field: str) -> None:
-    """Refuse a table without a column `field` of text. columns: {name: type}."""
-    if columns.get(field) not in _STRINGS:
-        found = ", ".join(f"{name} ({kind})" for name, kind in columns.items()) or "none"
-        raise UserError(f"{where} has no text column {field!r}; columns: {found}; name one with --field")
-
-
-def _saved_dataset(root, field):
-    """Rows of a dataset that `save_to_disk` wrote; of several splits, the one called train."""
-    datasets = needed("datasets")
-    try:
-        found = datasets.load_from_disk(str(root))
-    except Exception as error:  # whatever the library runs into
-        raise UserError(f"{root} is no whole dataset folder ({shown(str(error))})") from error
-    return _dataset(str(root), _one_split(str(root), found), field)
-
-
-def _one_split(where, found):
-    splits = list(found) if isinstance(found, dict) else []
-    if not splits:
-        return found
-    if len(splits) > 1 and "train" not in splits:
-        raise UserError(f"{where} has splits {', '.join(splits)} and none called train; save the one to be used alone")
-    return found["train" if "train" in splits else splits[0]]
-
-
-def _dataset(where, dataset, field):
-    """The Source of a datasets.Dataset."""
-    check_column(where, {n: str(getattr(kind, "dtype", "nested")) for n, kind in dataset.features.items()}, field)
-    paths = sorted(Path(entry["filename"]) for entry in dataset.cache_files)
-    source = _of_files("dataset rows", [(path.name, path) for path in paths], lambda: iter(()))
-    weight = source.size // max(1, len(dataset))
-
-    def read():
-        for rows in dataset.with_format(None).select_columns([field]).iter(ROWS):
-            yield from (_record(text, weight) for text in rows[field] if text)
-
-    return Source(source.words, source.size, source.mark, read)
-
-
-_IN_CACHE = """
-import json, sys, datasets
-datasets.disable_progress_bars()
-found = datasets.load_dataset(*sys.argv[1:])
-print(json.dumps({name: [entry["filename"] for entry in split.cache_files] for name, split in found.items()}))
-"""
-
-
-def _cached_dataset(source):
-    """hf:NAME or hf:NAME:CONFIG, in the local Hugging Face cache: nothing is fetched.
-
-    A child process that is told to stay offline asks where the files are: the library takes that from its environment,
-    once, when it is imported.
-    """
-    words = source.removeprefix("hf:").split(":")
-    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", words[0]) or len(words) > 2:
-        raise UserError(f"corpus {source!r} is no name of a dataset; allowed: hf:NAME or hf:NAME:CONFIG")
-    datasets = needed("datasets")
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    command = [sys.executable, "-c", _IN_CACHE, *words]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", env=environment)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no words"])[-1]
-        raise UserError(
-            f"{source} is not in the local Hugging Face cache ({shown(last)}); load it once with the library datasets, "
-            "or name files"
-        )
-    paths = _one_split(source, json.loads(done.stdout.splitlines()[-1]))
-    parts = [datasets.Dataset.from_file(path) for path in paths]
-    return lambda field: _dataset(source, datasets.concatenate_datasets(parts), field)
 
 
 def needed(name: str) -> Any:

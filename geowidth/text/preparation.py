@@ -25,8 +25,9 @@ from geowidth.errors import UserError, whole
 from geowidth.files import PathLike
 from geowidth.progress import Progress, tell
 from geowidth.text import binary_files, shards
-from geowidth.text.documents import Document, Source, open_source
+from geowidth.text.documents import Document, Source
 from geowidth.text.pieces import PIECE, Piece, pieces_of
+from geowidth.text.sources import open_source
 from geowidth.text.splits import BY_NAME, BY_POSITION, SPLITS, split_of
 from geowidth.text.tokenisation import (
     BYTES,
@@ -60,7 +61,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Write the shards of `sources` into folder `out` and return their index (the content of index.json).
 
-    sources: what `geowidth.text.documents.open_source` reads, one or several. tokenizer: "bytes", "bpe:N" (trained here
+    sources: what `geowidth.text.sources.open_source` reads, one or several. tokenizer: "bytes", "bpe:N" (trained here
     on the first `sample_bytes` of training text) or the path of a tokenizer.json. field: where records have their text.
     end_of_text: the token of a tokenizer.json that ends documents. shard_tokens: ids in a shard.
 

@@ -92,7 +92,7 @@ def prepare(
     if text.vocabulary > model.vocabulary:
         raise UserError(
             f"corpus {text.source} has {text.vocabulary:,} token ids; the model knows {model.vocabulary:,}: "
-            "use a model with as many"
+            "give it as many (--vocabulary, or vocabulary in the file of a preset)"
         )
     if settings.document_mask:
         text.documents(torch.zeros(1, 1, dtype=torch.int64))

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from geowidth.errors import UserError
-from geowidth.text import documents
+from geowidth.text import documents, tables
 from geowidth.text.corpus import load_corpus
-from geowidth.text.documents import open_source
+from geowidth.text.sources import open_source
 
 TEXTS = ["one\n", "two \0 and", "größe", "", "漢字", None, "one\n"]
 WANTED = [b"one\n", b"two  and", "größe".encode(), b"", "漢字".encode(), b"one\n"]
@@ -100,7 +100,7 @@ def test_datasets_in_the_cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["hf:", "hf:/etc", "hf:./here", "hf:a/b/c", "hf:a:b:c"])
 def test_names_that_are_none_start_nothing(name, monkeypatch):
-    monkeypatch.setattr(documents.subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(tables.subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
     with pytest.raises(UserError, match="allowed: hf:NAME or hf:NAME:CONFIG"):
         open_source(name)
 
