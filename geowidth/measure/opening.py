@@ -28,6 +28,7 @@ from geowidth.measure.models import longest_context
 from geowidth.models import load_model
 from geowidth.models.storage import CONFIG_FILE
 from geowidth.text.sequences import windows_of
+from geowidth.text.streams import Stream
 from geowidth.text.tokenisation import TOKENIZER_FILE
 from geowidth.text.tokenizer import special_ids_around
 
@@ -226,7 +227,7 @@ def _open_folder(folder, name=None):
     return OpenedModel(_model_of(folder, config, kind), {**source, "model_type": kind}, **tokenizer)
 
 
-def in_memory(stream):
+def in_memory(stream: Stream) -> torch.Tensor:
     """The ids of a split as a tensor: of those in files, the first MOST_HELD_OUT."""
     return stream if isinstance(stream, torch.Tensor) else stream[:MOST_HELD_OUT]
 

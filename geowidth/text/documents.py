@@ -7,7 +7,7 @@ record, so that copies of a text never stand on both sides of a split.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from geowidth import files
 from geowidth.errors import UserError
 from geowidth.files import PathLike
 
+Named = tuple[str, Path]  # a file's name, relative to where it was found, and its path
 LONG_TEXT = 1 << 20  # bytes: longer files are read piece by piece
 LONGEST_LINE = 1 << 30  # bytes of one JSONL record
 
@@ -70,7 +71,7 @@ class Source:
     read: Callable[[], Iterator[Document]]
 
 
-def walk(root: Path, left_out: Collection[str] = frozenset()) -> list[tuple[str, Path]]:
+def walk(root: Path, left_out: Collection[str] = frozenset()) -> list[Named]:
     """(name relative to root with '/', path) of every file below `root`, sorted by name; hidden names are skipped."""
     found = []
     for folder, folders, names in os.walk(root):
@@ -80,8 +81,8 @@ def walk(root: Path, left_out: Collection[str] = frozenset()) -> list[tuple[str,
     return sorted(found)
 
 
-def of_files(words, found, read):
-    """The Source of (name, path) pairs."""
+def of_files(words: str, found: Iterable[Named], read: Callable[[], Iterator[Document]]) -> Source:
+    """The Source of named files, which `read` reads. words: what is in them."""
     size, mark = 0, hashlib.sha256()
     for name, path in found:
         try:
@@ -93,8 +94,8 @@ def of_files(words, found, read):
     return Source(words, size, mark.hexdigest(), read)
 
 
-def texts(found):
-    """Documents of the (name, path) pairs that are text: without zero bytes."""
+def texts(found: Iterable[Named]) -> Iterator[Document]:
+    """Documents of the named files that are text: without zero bytes."""
     for name, path in found:
         text = _text_of(path)
         binary = text.is_binary() if isinstance(text, FileText) else 0 in text
@@ -125,19 +126,19 @@ def json_lines(path: PathLike, field: str = "text") -> Iterator[Document]:
 def _parsed(line, path, number, field):
     """The text of one line of a JSONL file."""
     try:
-        record = json.loads(line)
+        found = json.loads(line)
     except (ValueError, RecursionError) as error:
         words = "nested too deeply" if isinstance(error, RecursionError) else error
         raise UserError(f"{path} line {number} is not JSON ({words}); give one JSON object a line") from error
-    text = record.get(field) if isinstance(record, dict) else None
+    text = found.get(field) if isinstance(found, dict) else None
     if not isinstance(text, str):
-        found = f"fields {', '.join(record) or 'none'}" if isinstance(record, dict) else type(record).__name__
-        raise UserError(f"{path} line {number} has {found}; needed: an object with a string field {field!r}")
+        words = f"fields {', '.join(found) or 'none'}" if isinstance(found, dict) else type(found).__name__
+        raise UserError(f"{path} line {number} has {words}; needed: an object with a string field {field!r}")
     return text
 
 
-def record(text, weight):
-    """The Document of a record: text has no zero bytes, so that they can end documents."""
+def record(text: str, weight: int) -> Document:
+    """The Document of a record, whose text loses its zero bytes: they end documents. weight: bytes it takes there."""
     encoded = text.encode("utf-8", "surrogatepass")
     return Document(encoded, encoded.replace(b"\0", b""), weight)
 

@@ -25,7 +25,7 @@ def open_source(source: PathLike, field: str = "text") -> Source:
     if source == "stdlib":
         return _library()
     if source.startswith("hf:"):
-        return cached_dataset(source)(field)
+        return cached_dataset(source, field)
     if os.path.isdir(source):
         return _folder(Path(source), field)
     path = Path(source)

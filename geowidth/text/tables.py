@@ -8,17 +8,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from geowidth.errors import UserError, shown
-from geowidth.text.documents import Source, needed, of_files, record
+from geowidth.text.documents import Named, Source, needed, of_files, record
 
 ROWS = 256  # of a table that are in memory at once
 _STRINGS = ("string", "large_string", "string_view")
 
 
-def parquet_rows(found, field):
-    """Rows of Parquet files."""
+def parquet_rows(found: Sequence[Named], field: str) -> Source:
+    """Rows of Parquet files with a column `field` of text."""
     for _, path in found:
         _table(path, field)
 
@@ -26,7 +27,7 @@ def parquet_rows(found, field):
         for _, path in found:
             with _table(path, field) as table:
                 weight = os.path.getsize(path) // max(1, table.metadata.num_rows)
-                for batch in table.iter_batches(ROWS, columns=[field]):
+                for batch in _read(path, table.iter_batches(ROWS, columns=[field])):
                     yield from (record(text, weight) for text in batch.column(0).to_pylist() if text)
 
     return of_files("Parquet rows", found, read)
@@ -44,6 +45,19 @@ def _table(path, field):
     return table
 
 
+def _read(where, rows):
+    """`rows`, some at a time; whatever the library runs into on the way is refused in one line."""
+    rows = iter(rows)
+    while True:
+        try:
+            some = next(rows, None)
+        except Exception as error:
+            raise UserError(f"{where} is damaged ({shown(str(error))}); fetch or write it again") from error
+        if some is None:
+            return
+        yield some
+
+
 def check_column(where: str, columns: dict[str, str], field: str) -> None:
     """Refuse a table without a column `field` of text. columns: {name: type}."""
     if columns.get(field) not in _STRINGS:
@@ -51,7 +65,7 @@ def check_column(where: str, columns: dict[str, str], field: str) -> None:
         raise UserError(f"{where} has no text column {field!r}; columns: {found}; name one with --field")
 
 
-def saved_dataset(root, field):
+def saved_dataset(root: Path, field: str) -> Source:
     """Rows of a dataset that `save_to_disk` wrote; of several splits, the one called train."""
     datasets = needed("datasets")
     try:
@@ -78,7 +92,7 @@ def _dataset(where, dataset, field):
     weight = source.size // max(1, len(dataset))
 
     def read():
-        for rows in dataset.with_format(None).select_columns([field]).iter(ROWS):
+        for rows in _read(where, dataset.with_format(None).select_columns([field]).iter(ROWS)):
             yield from (record(text, weight) for text in rows[field] if text)
 
     return Source(source.words, source.size, source.mark, read)
@@ -92,8 +106,8 @@ print(json.dumps({name: [entry["filename"] for entry in split.cache_files] for n
 """
 
 
-def cached_dataset(source):
-    """hf:NAME or hf:NAME:CONFIG, in the local Hugging Face cache: nothing is fetched.
+def cached_dataset(source: str, field: str) -> Source:
+    """Rows of hf:NAME or hf:NAME:CONFIG, in the local Hugging Face cache: nothing is fetched.
 
     A child process that is told to stay offline asks where the files are: the library takes that from its environment,
     once, when it is imported.
@@ -113,4 +127,4 @@ def cached_dataset(source):
         )
     paths = _one_split(source, json.loads(done.stdout.splitlines()[-1]))
     parts = [datasets.Dataset.from_file(path) for path in paths]
-    return lambda field: _dataset(source, datasets.concatenate_datasets(parts), field)
+    return _dataset(source, datasets.concatenate_datasets(parts), field)

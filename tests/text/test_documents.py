@@ -54,6 +54,11 @@ def test_parquet(parquet, tmp_path):
         open_source(parquet("b.parquet", number=[1, 2]))
     with pytest.raises(UserError, match=r"no text column 'number'; columns: number \(int64\), text \(string\)"):
         open_source(path, "number")
+    data = bytearray(parquet("d.parquet", text=["a word " * 9] * 9).read_bytes())
+    data[4:90] = bytes(86)
+    (tmp_path / "d.parquet").write_bytes(data)
+    with pytest.raises(UserError, match="d.parquet is damaged"):
+        read(tmp_path / "d.parquet")
     (tmp_path / "c.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(UserError, match="c.parquet is no Parquet file"):
         open_source(tmp_path / "c.parquet")
