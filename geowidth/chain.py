@@ -140,20 +140,29 @@ def _level_profile(chain, measured):
 
 
 def run_chain(
-    chain: Chain, folder: PathLike, *, processes: int | None = None, on: str | Executor | None = None
+    chain: Chain,
+    folder: PathLike,
+    *,
+    processes: int | None = None,
+    on: str | Executor | None = None,
+    device: str | None = None,
 ) -> Path:
     """Do everything `chain` says that is not done yet in `folder`; returns the path of report.html.
 
-    processes, on: how many trainings run side by side, and where; see geowidth.train.train_many.
+    processes, on: how many trainings run side by side, and where; see geowidth.train.train_many. device: of each
+    training (None: the cpu).
     """
     from geowidth.train.executors import opened
+    from geowidth.train.world import training_device
 
     check(chain, processes)
     with opened(on, Path(folder)) as executor:
-        return _run(chain, Path(folder), processes, executor)
+        if executor is None:
+            training_device(device or "cpu")  # that of workers elsewhere is theirs to check
+        return _run(chain, Path(folder), {"processes": processes, "on": executor, "device": device})
 
 
-def _run(chain, folder, processes, on):
+def _run(chain, folder, where):
     from geowidth.report import table, write_report
     from geowidth.train.compare import COMPARISON_FILE, compare_folders
 
@@ -164,13 +173,13 @@ def _run(chain, folder, processes, on):
     late = [arm for arm in chain.arms if arm.needs_work]
     stages = 5 if late else 4
     tell(f"[1/{stages}] train {_named(early)}: {len(early) * len(chain.seeds)} models of {chain.steps} steps")
-    train_arms(chain, folder, early, processes, on)
+    train_arms(chain, folder, early, **where)
     signals = f"{_count(chain)} signals of every FFN on {chain.tokens} held-out tokens"
     tell(f"[2/{stages}] measure {chain.reference}: {signals}")
     measure_reference(chain, folder)
     if late:
         tell(f"[3/{stages}] allocate by {chain.statistic} x {chain.geometry}, then train {_named(late)}")
-        train_arms(chain, folder, late, processes, on)
+        train_arms(chain, folder, late, **where)
     tell(f"[{stages - 1}/{stages}] compare seed by seed")
     record = compare_folders([folder / arm_folder(arm.name, seed) for arm in chain.arms for seed in chain.seeds])
     records.write_json(folder / COMPARISON_FILE, record)
@@ -223,7 +232,12 @@ def _count(chain):
 
 
 def train_arms(
-    chain: Chain, folder: Path, arms: Sequence[Arm], processes: int | None, on: str | Executor | None = None
+    chain: Chain,
+    folder: Path,
+    arms: Sequence[Arm],
+    processes: int | None = None,
+    on: str | Executor | None = None,
+    device: str | None = None,
 ) -> None:
     """Write the schedules of `arms` and train every seed of them; finished trainings are left as they are."""
     from geowidth.train import TrainJob, train_many
@@ -235,7 +249,7 @@ def train_arms(
             preset = chain.preset.with_schedule(schedule, "geowidth run")
             out = folder / arm_folder(arm.name, seed)
             job = TrainJob(out, None, seed, arm.name, preset, chain.steps, chain.corpus)
-            jobs.append(replace(job, initial_scales=schedule.initial_scales))
+            jobs.append(replace(job, initial_scales=schedule.initial_scales, device=device or "cpu"))
     train_many(jobs, processes, on=on, label="train")
 
 

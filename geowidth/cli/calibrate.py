@@ -56,7 +56,7 @@ def run(arguments):
     from geowidth.diagnose.calibration_plot import plot_calibration
 
     folder = Path(f"runs/calibration-{arguments.preset.name}" if arguments.out is None else arguments.out)
-    names = ("preset", "seeds", "factors", "steps", "corpus", "tokens", "work", "processes", "on")
+    names = ("preset", "seeds", "factors", "steps", "corpus", "tokens", "work", "processes", "on", "device")
     found = calibrate(folder, **{name: getattr(arguments, name) for name in names})
     plot_calibration(found, folder / "curves.svg")
     print(table(found))

@@ -45,7 +45,7 @@ def add_arguments(parser):
 
 
 def run(arguments):
-    words.check_used(arguments, dry_run=("sd",), dry_run_or_finish=("processes", "on"))
+    words.check_used(arguments, dry_run=("sd",), dry_run_or_finish=("processes", "on"), finish=("device",))
     if arguments.dry_run:
         return preview(arguments)
     if arguments.finish:
@@ -70,7 +70,7 @@ def finish(arguments):
     from geowidth.train import train_many
     from geowidth.train.cells import cells_in
 
-    jobs = [cell.job() for cell in cells_in(arguments.folders) if cell.result is None]
+    jobs = [cell.job(arguments.device) for cell in cells_in(arguments.folders) if cell.result is None]
     train_many(jobs, arguments.processes, on=arguments.on, label="finish")
 
 

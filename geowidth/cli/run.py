@@ -67,12 +67,13 @@ def add_arguments(parser):
 
 def run(arguments):
     words.check_used(arguments, dry_run=("sd", "effect"))
-    own = ("out", "processes", "on", "dry_run", "sd", "effect")
+    own = ("out", "processes", "on", "device", "dry_run", "sd", "effect")
     chain = resolve(**{name: value for name, value in vars(arguments).items() if name not in own})
     folder = Path(f"runs/{chain.preset.name}" if arguments.out is None else arguments.out)
     if arguments.dry_run:
         return preview(chain, folder, arguments)
-    page = run_chain(chain, folder, processes=arguments.processes, on=arguments.on)
+    where = {name: getattr(arguments, name) for name in ("processes", "on", "device")}
+    page = run_chain(chain, folder, **where)
     print(f"report: {page}")
 
 

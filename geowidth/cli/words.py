@@ -237,6 +237,7 @@ def add_sweep(add):
         help="trainings side by side (default: one a core; with --on as many as its workers take)",
     )
     add("--on", metavar="PLACE", type=place, help="train there: dask://HOST:PORT, slurm:partition=NAME,... or local")
+    add("--device", metavar="NAME", help="cpu, cuda, cuda:N or auto, where each is trained (default: cpu)")
 
 
 def side_by_side(arguments):

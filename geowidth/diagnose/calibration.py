@@ -44,12 +44,13 @@ def calibrate(
     work: WorkProfile | PathLike | None = None,
     processes: int | None = None,
     on: str | Executor | None = None,
+    device: str | None = None,
 ) -> Calibration:
     """Train, measure and fit in folder `out`; returns the Calibration, also written to out/calibration.json.
 
     preset: name or Preset. seeds, factors, steps: see CalibrationDesign. work: a WorkProfile or the path of one
     (default: the base model of the first seed is measured on `tokens` held-out tokens). processes, on: how many
-    trainings run side by side, and where; see geowidth.train.train_many.
+    trainings run side by side, and where; see geowidth.train.train_many. device: of each training (None: the cpu).
     Finished trainings are kept: an interrupted call goes on. Raises UserError before any work for what cannot run.
     """
     from geowidth.allocate.problem import load_work
@@ -59,6 +60,7 @@ def calibrate(
     from geowidth.train import train_many
     from geowidth.train.executors import opened
     from geowidth.train.processes import process_count
+    from geowidth.train.world import training_device
 
     chosen = preset_named(preset)
     given: dict[str, Any] = {"seeds": seeds, "factors": factors, "steps": steps}
@@ -71,12 +73,14 @@ def calibrate(
         raise UserError(
             f"the work profile has {len(profile.widths)} layers, preset {chosen.name} {chosen.model.layers}"
         )
-    jobs = design.jobs(folder)
+    jobs = [replace(job, device=device or "cpu") for job in design.jobs(folder)]
     jobs[0].prepare()  # refuses a bad corpus before anything is written
     process_count(processes)
     if profile is None:
         check_enough_text(load_corpus(design.corpus), chosen.model.context, design.tokens)
     with opened(on, folder) as executor:
+        if executor is None:
+            training_device(device or "cpu")  # that of workers elsewhere is theirs to check
         design.claim(folder)
         results = train_many(jobs, processes, on=executor, label="calibrate")
     if profile is None:

@@ -65,8 +65,8 @@ class PlannedCell:
         """The share of its steps that is to be done."""
         return 0.0 if self.result is not None else 1 - self.step / self.training.steps
 
-    def job(self) -> TrainJob:
-        """The TrainJob that finishes it; a UserError where nothing says which widths its arm has."""
+    def job(self, device: str | None = None) -> TrainJob:
+        """The TrainJob that finishes it on `device` (None: the cpu); a UserError where nothing says its arm's widths."""
         from geowidth.models.presets import Preset, RunSettings
         from geowidth.train.parallel import TrainJob
 
@@ -85,6 +85,7 @@ class PlannedCell:
             preset,
             corpus=self.config["corpus"]["source"],
             initial_scales=None if scales is None else tuple(scales),
+            device=device or "cpu",
         )
 
 

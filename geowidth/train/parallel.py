@@ -27,6 +27,7 @@ from geowidth.train.preparation import Training, prepare
 from geowidth.train.processes import process_count
 from geowidth.train.sweep import Sweep
 from geowidth.train.trainer import SAVE_SECONDS
+from geowidth.train.world import training_device
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ def train_many(
     if twice is not None:
         raise UserError(f"two jobs write to {twice}; give every job a folder of its own")
     with opened(on, shared_folder(folders)) as executor:
+        if executor is None:  # that of workers elsewhere is theirs to check
+            for device in {job.device for job in jobs}:
+                training_device(device)
         for one in trainings:
             checkpoint.begin(one.folder, one.config())
             (one.folder / CLAIM_FILE).unlink(missing_ok=True)  # whatever still trains there for another sweep stops

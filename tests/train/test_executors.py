@@ -1,9 +1,13 @@
 """Cells on executors: the bits of worker processes here, whoever trains them and whoever dies."""
 
+import contextlib
 import multiprocessing
+import os
 import subprocess
 import sys
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,26 @@ from geowidth.errors import UserError
 from geowidth.train import cell, checkpoint, executors, slurm, state, sweep, train, train_many
 from geowidth.train.executors import PLACES, Place, opened
 from geowidth.train.processes import python_environment
+
+# A Slurm of one node that runs a job at once, in the background.
+SLURM = {
+    "sbatch": """
+cp "$1" "$NOTES/script"
+( export SLURM_JOB_ID=$$ SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0
+  echo RUNNING > "$NOTES/$$"; bash "$1"; echo COMPLETED > "$NOTES/$$" ) > /dev/null 2>&1 &
+echo "Submitted batch job $$"
+""",
+    "srun": """
+while [[ "$1" == --* ]]; do [[ "$1" == --unbuffered ]] || shift; shift; done
+exec "$@"
+""",
+    "sacct": """
+echo "JobID|State|NodeList"
+for note in "$NOTES"/[0-9]*; do [ -e "$note" ] && echo "$(basename "$note")|$(cat "$note")|here"; done
+exit 0
+""",
+    "scancel": "exit 0\n",
+}
 
 
 def nothing(*_):
@@ -74,6 +98,54 @@ def test_submitit_does_too(text, tmp_path):
     assert weights(swept[0]) == alone(jobs(tmp_path / "alone", text, 12)[0])[1]
 
 
+def test_slurm_does_too(text, tmp_path, monkeypatch):
+    programs, notes = tmp_path / "programs", tmp_path / "notes"
+    programs.mkdir()
+    notes.mkdir()
+    for name, lines in SLURM.items():
+        (programs / name).write_text("#!/bin/bash\n" + lines)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("NOTES", str(notes))
+    swept = jobs(tmp_path / "swept", text, 12, seeds=(0,))
+    train_many(swept, on="slurm:partition=gpu,time=30,cpus=2")
+    assert weights(swept[0]) == alone(jobs(tmp_path / "alone", text, 12)[0])[1]
+    script = (notes / "script").read_text()
+    for line in ("--partition=gpu", "--time=30", "--cpus-per-task=2", "--job-name=geowidth"):
+        assert f"#SBATCH {line}\n" in script
+
+
+def test_a_job_that_slurm_stops_is_sent_again():
+    assert slurm.Requeued(int, ("3",)).checkpoint().function() == 3
+
+
+def test_a_cancelled_job_leaves_the_queue():
+    class Job:
+        state, ended, cancelled = "PENDING", False, False
+
+        def done(self):
+            return self.ended
+
+        def cancel(self, check):
+            self.cancelled = True
+
+    class Submitit:
+        jobs = []
+
+        def submit(self, call):
+            self.jobs.append(Job())
+            return self.jobs[-1]
+
+    pool = slurm.SubmititPool(Submitit)
+    waiting, running = pool.submit(int), pool.submit(int)
+    Submitit.jobs[1].state = "RUNNING"
+    while not running.running():
+        time.sleep(0.01)
+    pool.shutdown(wait=False, cancel_futures=True)
+    assert waiting.cancelled() and Submitit.jobs[0].cancelled
+    assert running.running() and not Submitit.jobs[1].cancelled
+
+
 def test_a_dask_worker_is_killed_and_the_table_is_the_same(text, tmp_path):
     here = Path(__file__).resolve().parent
     command = [sys.executable, str(here / "dask_sweep.py"), str(tmp_path), str(text)]
@@ -82,7 +154,7 @@ def test_a_dask_worker_is_killed_and_the_table_is_the_same(text, tmp_path):
     answer = records.read_json(tmp_path / "answer.json")
     assert answer["killed"] and answer["code"] == 0, done.stderr
     for job, loss in zip(jobs(tmp_path / "alone", text, 40), answer["losses"], strict=True):
-        assert (loss, weights(job.__class__(tmp_path / "swept" / job.out.name))) == alone(job)
+        assert (loss, weights(replace(job, out=tmp_path / "swept" / job.out.name))) == alone(job)
     table = records.read_json(tmp_path / "run" / "comparison.json")
     for arm in table["arms"]:
         twin = tmp_path / "twin" / arm["arm"]
@@ -180,6 +252,15 @@ def test_places_that_are_none_are_refused_before_work(text, tmp_path, on, words)
     assert "\n" not in str(caught.value) and not (tmp_path / "s0").exists()
 
 
+def test_the_device_is_checked_here_or_by_the_worker(text, tmp_path):
+    swept = [replace(job, device="abacus") for job in jobs(tmp_path, text, 12, seeds=(0,))]
+    with pytest.raises(UserError, match="device is 'abacus'; allowed: cpu, cuda, cuda:N, auto"):
+        train_many(swept)
+    assert not (tmp_path / "s0").exists()
+    with pytest.raises(UserError, match="seed 0. failed: device is 'abacus'; allowed"):
+        train_many(swept, on=Here())
+
+
 def test_a_scheduler_that_is_not_there_is_refused_in_bounded_time(text, tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "CONNECT_SECONDS", 0.5)
     with pytest.raises(UserError, match="no dask scheduler answers at 127.0.0.1:1 within 0.5 s"):
@@ -214,8 +295,6 @@ def test_slurm_settings():
 
 
 def test_a_place_from_outside(tmp_path, monkeypatch, text):
-    import contextlib
-
     place = Here()
     monkeypatch.setitem(
         PLACES._items, "mine", Place("mine", "mine:WORD", lambda rest, _: contextlib.nullcontext(place))
