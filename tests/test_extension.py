@@ -78,7 +78,8 @@ def done(tmp_path_factory):
     """(folder, run folder, facts of AFTER) of the chain with everything from outside."""
     folder = tmp_path_factory.mktemp("extension")
     (folder / "text.txt").write_text("".join(f"{n} is followed by {n + 1}. " for n in range(900)))
-    words = ["--preset", "femto", "--corpus", "text.txt", "--out", "run", "--processes", "1", "--arms", *ARMS]
+    words = ["--preset", "femto", "--corpus", "text.txt", "--out", "run", "--processes", "1", "--on", "noted:well"]
+    words += ["--arms", *ARMS]
     ran = call(folder, "-m", "geowidth", "run", *words)
     assert ran.returncode == 0, ran.stderr
     after = call(folder, "-c", AFTER, "run/arms/uniform/seed-0", "exported", "clouds.safetensors", "work.json")
@@ -126,6 +127,10 @@ def test_geometry_and_statistics_are_measured(done):
 def test_the_backend_served_every_diagram(done):
     notes = (done[0] / "notes.txt").read_text().split()
     assert notes.count("counted") >= 2 * 2 * 3 and "reach" in notes  # sides, layers, raw and city and angles
+
+
+def test_the_place_was_asked(done):
+    assert "trained-well" in (done[0] / "notes.txt").read_text()
 
 
 def test_the_family_is_captured(done):

@@ -66,7 +66,7 @@ class PlannedCell:
         return 0.0 if self.result is not None else 1 - self.step / self.training.steps
 
     def job(self, device: str | None = None) -> TrainJob:
-        """The TrainJob that finishes it on `device` (None: the cpu); a UserError where nothing says its arm's widths."""
+        """The TrainJob that finishes it on `device` (None: the cpu); a UserError where its widths are not known."""
         from geowidth.models.presets import Preset, RunSettings
         from geowidth.train.parallel import TrainJob
 

@@ -3,6 +3,7 @@
 What the package calls here is noted in the file that the environment variable EXTENSION_NOTES names.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from geowidth.models.training import TrainingSettings
 from geowidth.ops.backend import Backend
 from geowidth.ops.persistence.operation import PERSISTENCE
 from geowidth.report import SECTIONS, Section
+from geowidth.train.executors import PLACES, Place
 
 
 def note(word):
@@ -145,3 +147,14 @@ def arms_by_name(run):
 
 
 SECTIONS.register(Section("outside", arms_by_name))
+
+
+# A place where trainings run.
+@contextlib.contextmanager
+def noted(rest, folder):
+    """Worker processes here, written down."""
+    note(f"trained-{rest}")
+    yield None
+
+
+PLACES.register(Place("noted", "noted:WORD (here, written down)", noted))
