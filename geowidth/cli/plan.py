@@ -27,8 +27,8 @@ from geowidth.progress import duration, size
 USED = {
     "train": ("schedule", "steps"),
     "measure": ("schedule", "tokens", "model"),
-    "calibrate": ("seeds", "factors", "steps", "tokens", "processes"),
-    "run": ("arms", "seeds", "steps", "tokens", "processes"),
+    "calibrate": ("seeds", "factors", "steps", "tokens", "processes", "on"),
+    "run": ("arms", "seeds", "steps", "tokens", "processes", "on"),
     "presets": (),
 }
 
@@ -57,7 +57,13 @@ def add_arguments(parser):
         type=words.positive(),
         help="width factors of a calibration (default: as its own)",
     )
-    add("--processes", metavar="N", type=words.whole(), help="trainings side by side (default: one a core)")
+    add(
+        "--processes",
+        metavar="N",
+        type=words.whole(),
+        help="trainings side by side (default: one a core; with --on one after another)",
+    )
+    add("--on", metavar="PLACE", type=words.place, help="where a run or calibration trains, as theirs; nobody is asked")
     add("--json", action="store_true", help="print the estimate as JSON")
 
 
@@ -103,11 +109,10 @@ def _print_presets(arguments):
 def requested(arguments):
     """(Preset, keyword arguments of `estimate`) from the command line; raises UserError for what does not fit."""
     from geowidth.models.presets import preset_named
-    from geowidth.train.processes import default_processes
 
     task, preset = arguments.task, preset_named(arguments.preset or "nano")
-    processes = default_processes() if arguments.processes is None else arguments.processes
-    request = {"steps": arguments.steps, "tokens": arguments.tokens, "processes": processes}
+    request = {"steps": arguments.steps, "tokens": arguments.tokens, "processes": words.side_by_side(arguments)}
+    request["elsewhere"] = words.elsewhere(arguments.on)
     if arguments.schedule is not None:
         from geowidth.allocate import Schedule
 
@@ -145,14 +150,21 @@ def lines(found, name, model):
         facts = found.facts
         many = f"{found.models} trainings" if found.models > 1 else "1 training"
         rows.append(("trainings", f"{many} of {facts['steps']:,} steps, {facts['tokens_per_model']:,} tokens each"))
+        if facts["processes"] > 1:
+            rows[-1] = (rows[-1][0], f"{rows[-1][1]}, {facts['processes']} side by side")
     rows += [
         ("FLOPs", f"{found.flops:.3g}"),
-        ("memory", f"about {size(found.memory)}" + _states(found.facts)),
+        ("memory", f"about {size(found.memory)}" + _states(found.facts) + _workers(found.facts)),
         ("disk", f"about {size(found.disk)}"),
         ("files", "; ".join(found.files)),
         ("time", f"about {duration(found.seconds)} on this machine, as busy as it is now"),
     ]
     return [f"{name + ':':12} {text}" for name, text in rows]
+
+
+def _workers(facts):
+    """What each training takes where it runs, if that is elsewhere."""
+    return f"; about {size(facts['worker_bytes'])} on a worker for each training" if facts.get("elsewhere") else ""
 
 
 def _states(facts):

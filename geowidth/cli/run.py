@@ -81,8 +81,10 @@ def preview(chain, folder, arguments):
     """Print the run's cells, what is left to do, and what its seeds show."""
     from geowidth.plan.sweep import plan_sweep
     from geowidth.train.power import power_of
+    from geowidth.train.world import training_device
 
-    plan = plan_sweep(planned(chain, folder), words.side_by_side(arguments))
+    device = "cpu" if words.elsewhere(arguments.on) else str(training_device(arguments.device or "cpu"))
+    plan = plan_sweep(planned(chain, folder), words.side_by_side(arguments), device)
     effect = 0.01 if arguments.effect is None else arguments.effect
     power = power_of(len(chain.seeds), plan.losses, spread=arguments.sd, effect=effect, unit=plan.unit)
     print("\n".join(plan.lines(power)))

@@ -246,7 +246,12 @@ def side_by_side(arguments):
 
     if arguments.processes is not None:
         return arguments.processes
-    return 1 if arguments.on else default_processes()
+    return 1 if elsewhere(arguments.on) else default_processes()
+
+
+def elsewhere(text):
+    """Whether --on names another place than the worker processes of this machine."""
+    return text is not None and text != "local"
 
 
 def add_dry_run(add):

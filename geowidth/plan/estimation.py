@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from geowidth.errors import choose
 from geowidth.plan.probe import run_probe
+from geowidth.train.processes import default_processes
 
 if TYPE_CHECKING:
     from geowidth.models.config import ModelConfig
@@ -51,13 +52,15 @@ def estimate(
     steps: int | None = None,
     tokens: int | None = None,
     processes: int = 1,
+    elsewhere: bool = False,
     probe: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Estimate:
     """The Estimate of a task: "train", "measure", "calibrate" or "run".
 
     preset: Preset. widths: of the model (None: the preset's). models: widths of every model that is trained, seeds
     included (None: one). steps: of every training. tokens: in the measured clouds. processes: trainings side by side.
-    probe: answers timing requests (None: `run_probe`).
+    elsewhere: they run on other machines, taken to be as fast as this one; `memory` is then this machine's alone, and
+    facts["worker_bytes"] that of one training. probe: answers timing requests (None: `run_probe`).
     """
     choose("task", task, TASKS)
     probe = run_probe if probe is None else probe
@@ -68,9 +71,9 @@ def estimate(
     largest.check_memory(f"the model that plan {task} times,", 1 if task == "measure" else 4)
     parts = []
     if task != "measure":
-        parts.append(_training(preset, models, settings, processes, probe))
+        parts.append(_training(preset, models, settings, processes, probe, elsewhere))
     if task != "train":
-        parts.append(_measurement(config, tokens, processes, probe))
+        parts.append(_measurement(config, tokens, default_processes() if elsewhere else processes, probe))
     return Estimate(
         task,
         parameter_count(largest),
@@ -106,7 +109,7 @@ def parameter_count(config: ModelConfig) -> int:
     return config.parameters
 
 
-def _training(preset, models, settings, processes, probe):
+def _training(preset, models, settings, processes, probe, elsewhere):
     from geowidth.models.config import training_flops
 
     configs = [preset.with_widths(widths) for widths in models]
@@ -124,7 +127,7 @@ def _training(preset, models, settings, processes, probe):
     return {
         "flops": sum(flops),
         "seconds": max(work / side_by_side, one),
-        "memory": side_by_side * found["peak_bytes"],
+        "memory": 0 if elsewhere else side_by_side * found["peak_bytes"],
         # Kept: the weights; while a model trains also its state (weights and two moments).
         "disk": sum(4 * parameter_count(config) for config in configs) + side_by_side * 12 * largest,
         "files": [f"{len(models)} training folders (config.json, metrics.jsonl, model.safetensors, result.json)"],
@@ -134,6 +137,8 @@ def _training(preset, models, settings, processes, probe):
             "seconds_per_step": found["step"],
             "seconds_per_model": one,
             "processes": side_by_side,
+            "worker_bytes": found["peak_bytes"],
+            "elsewhere": elsewhere,
         },
     }
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from geowidth.plan.probe import run_probe
-from geowidth.progress import duration
+from geowidth.plan.footprint import footprint
+from geowidth.plan.training import GPU, GPU_PEAK, MFU, PRODUCTS, days, plan_training, time_here
+from geowidth.progress import size
 from geowidth.train.cells import PlannedCell
 from geowidth.train.evidence import loss_unit
 from geowidth.train.power import UNKNOWN, Power
@@ -65,24 +66,33 @@ class SweepPlan:
         rows += [("", f"{arm}: {by_seed([c for c in self.cells if c.arm == arm])}") for arm in arms]
         sizes = span([cell.model.parameters for cell in self.cells]), span([cell.tokens for cell in self.cells])
         most = max(cell.flops for cell in self.cells)
-        rows.append(("a cell", f"{sizes[0]} parameters, {sizes[1]} tokens, {most:.3g} FLOPs"))
+        memory = max(footprint(cell.model, cell.training).total for cell in self.cells)
+        rows.append(("a cell", f"{sizes[0]} parameters, {sizes[1]} tokens, {most:.3g} FLOPs, {size(memory)} of memory"))
         rows.append(("left", f"{self.flops_left:.3g} FLOPs{self._time()}"))
         rows += zip(("power", ""), power.lines() if power else [UNKNOWN], strict=False)
         return [f"{name + ':' if name else '':9} {text}" for name, text in rows]
 
     def _time(self):
+        """Hours of what is left, here and on one GPU."""
         if not self.longest:
             return ""
+        about = "at least" if self.source.startswith(PRODUCTS) else "about"
         many = f"{self.processes} side by side" if self.processes > 1 else "one after another"
-        return f", about {duration(self.wall)} ({many}, {duration(self.longest)} a cell, {self.source})"
+        gpu = self.flops_left / (MFU * GPU_PEAK)
+        words = f", {days(gpu)} of one {GPU} at {MFU:.0%}" if gpu >= 60 else ""
+        return f"{words}, {about} {days(self.wall)} ({many}, {days(self.longest)} a cell, {self.source})"
 
 
 def plan_sweep(
-    cells: Sequence[PlannedCell], processes: int = 1, probe: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    cells: Sequence[PlannedCell],
+    processes: int = 1,
+    device: str = "cpu",
+    probe: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> SweepPlan:
-    """The SweepPlan of `cells`: finished ones say how fast they were, otherwise a moment of training is timed here.
+    """The SweepPlan of `cells`: finished ones say how fast they were, otherwise a moment of work is timed here.
 
-    probe: answers the timing request (None: `run_probe`); it is not asked where nothing is left or a cell is finished.
+    processes: cells side by side. device, probe: of the timing, see geowidth.plan.training.time_here; nothing is timed
+    where nothing is left or a cell is finished.
     """
     finished = [cell.result for cell in cells if cell.result is not None]
     open_cells = [cell for cell in cells if cell.result is None]
@@ -91,19 +101,12 @@ def plan_sweep(
         rate = sum(result["seconds"] for result in finished) / sum(result["flops"] for result in finished)
         source = f"as its {len(finished)} finished cells took"
     elif open_cells:
-        first = open_cells[0]
-        rate, source = probed_seconds(first, probe or run_probe) / first.flops, "timed here just now"
+        timed = time_here(plan_training(open_cells[0].preset), device, probe)
+        rate, source = (timed.here_seconds or 0.0) / timed.flops, f"{timed.timed} here"
     seconds = [rate * cell.flops for cell in open_cells]
     left = sum(one * cell.left for one, cell in zip(seconds, open_cells, strict=True))
     side_by_side = max(1, min(processes, len(open_cells)))
     return SweepPlan(tuple(cells), left, max(seconds, default=0.0), source, side_by_side)
-
-
-def probed_seconds(cell: PlannedCell, probe: Callable[[dict[str, Any]], dict[str, Any]]) -> float:
-    """Seconds of a whole cell, from a moment of its training."""
-    found = probe({"probe": "training", "model": cell.model.to_json(), "training": cell.training.to_json()})
-    windows = cell.training.evaluations * cell.training.evaluation_windows
-    return cell.training.steps * found["step"] + windows * found["window"]
 
 
 def counted(cells: Sequence[PlannedCell]) -> str:

@@ -15,6 +15,7 @@ from geowidth.errors import UserError
 from geowidth.files import PathLike
 from geowidth.forms import COUNT, TEXT
 from geowidth.models.config import ModelConfig, training_flops
+from geowidth.models.presets import Preset, RunSettings
 from geowidth.models.training import TrainingSettings
 from geowidth.train import checkpoint, state
 
@@ -65,24 +66,27 @@ class PlannedCell:
         """The share of its steps that is to be done."""
         return 0.0 if self.result is not None else 1 - self.step / self.training.steps
 
+    @property
+    def preset(self) -> Preset:
+        """Its model and training as a preset, of one seed and arm."""
+        once = RunSettings((self.seed,), (self.arm,), measured_tokens=4, multiple=1)
+        return Preset(self.arm if self.config is None else self.config["preset"], self.model, self.training, once)
+
     def job(self, device: str | None = None) -> TrainJob:
         """The TrainJob that finishes it on `device` (None: the cpu); a UserError where its widths are not known."""
-        from geowidth.models.presets import Preset, RunSettings
         from geowidth.train.parallel import TrainJob
 
         if self.config is None:
             raise UserError(
                 f"arm {self.arm} was never begun, so its widths are not known; the run's own command makes them"
             )
-        once = RunSettings((self.seed,), (self.arm,), measured_tokens=4, multiple=1)
-        preset = Preset(self.config["preset"], self.model, self.training, once)
         scales = self.config.get("initial_scales")
         return TrainJob(
             self.folder,
             self.model.widths,
             self.seed,
             self.arm,
-            preset,
+            self.preset,
             corpus=self.config["corpus"]["source"],
             initial_scales=None if scales is None else tuple(scales),
             device=device or "cpu",

@@ -12,6 +12,7 @@ from geowidth.models.transformer import TaperedTransformer
 from geowidth.plan.estimation import estimate, extrapolate, parameter_count
 from geowidth.plan.probe import probe_measurement, probe_training, run_probe
 from geowidth.progress import size
+from geowidth.train.processes import default_processes
 
 
 def fake_probe(request):
@@ -121,3 +122,16 @@ def test_bad_requests(probed, capsys, words, message):
 
 def test_sizes_in_words():
     assert [size(n) for n in (12, 3400, 5_600_000, 7.8e12)] == ["12 B", "3.4 kB", "5.6 MB", "7.8e+03 GB"]
+
+
+def test_a_sweep_elsewhere_takes_this_machines_memory_for_measuring_alone(probed, capsys):
+    four = [NANO.model.widths] * 4
+    here = estimate("run", NANO, models=four, tokens=64, processes=2, probe=fake_probe)
+    there = estimate("run", NANO, models=four, tokens=64, processes=2, elsewhere=True, probe=fake_probe)
+    measured = estimate("measure", NANO, tokens=64, processes=default_processes(), probe=fake_probe)
+    assert there.memory == measured.memory and there.facts["worker_bytes"] == 1000 and here.facts["processes"] == 2
+    assert main(["plan", "run", "--preset", "nano", "--seeds", "0", "--on", "dask://host:1", "--processes", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].endswith("each, 3 side by side") and lines[4].endswith("; about 1 kB on a worker for each training")
+    assert main(["plan", "measure", "--on", "local"]) == 2
+    assert "--on came with plan measure" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from geowidth import cli, records
 from geowidth.chain import planned, resolve
 from geowidth.errors import UserError
 from geowidth.models.config import training_flops
+from geowidth.models.presets import NANO
 from geowidth.plan.sweep import plan_sweep
 from geowidth.train import checkpoint, compare_folders, train
 from geowidth.train.cells import cells_in
@@ -108,18 +109,27 @@ def test_the_plan_counts_what_is_left(folder):
 def test_without_a_finished_cell_a_moment_is_timed(folder):
     cells = [replace(cell, result=None, step=0) for cell in cells_in([folder])]
     plan = plan_sweep(cells, 1, probe=lambda request: {"step": 0.5, "window": 0.25})
-    assert plan.longest == pytest.approx(12 * 0.5 + 3 * 8 * 0.25) and plan.source == "timed here just now"
+    assert plan.longest == pytest.approx(12 * 4 * 0.5 + 3 * 8 * 0.25) and plan.source == "steps were timed here"
     assert plan.seconds == pytest.approx(len(cells) * plan.longest)
 
 
+def test_a_large_model_is_not_run_to_be_timed(folder):
+    model = replace(NANO.model, dimension=4096, layers=100, widths=(16384,) * 100)
+    first = cells_in([folder])[0]
+    large = replace(first, result=None, model=model, training=replace(first.training, steps=10**4))
+    plan = plan_sweep([large], 1, probe=pytest.fail)
+    words = plan.lines(None)[3]
+    assert "of one H100 at 40%, at least " in words and "products of its matrices were timed here" in words
+
+
 def test_dry_run_of_run(tiny, text, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("geowidth.plan.sweep.run_probe", lambda request: {"step": 1.0, "window": 0.0})
+    monkeypatch.setattr("geowidth.plan.training.run_probe", lambda request: {"step": 1.0, "window": 0.0})
     out = tmp_path / "run"
     words = ["run", "--preset", "tiny", "--corpus", str(text), "--out", str(out), "--dry-run", "--processes", "2"]
     assert cli.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "cells:    4 (2 arms, 2 seeds): 0 finished, 0 begun, 4 missing"
-    assert "about 24 s (2 side by side, 12 s a cell, timed here just now)" in lines[4]
+    assert "about 1 min 36 s (2 side by side, 48 s a cell, steps were timed here)" in lines[4]
     assert not out.exists()
     chain = resolve("tiny", corpus=str(text))
     records.write_json(out / "settings.json", chain.to_json())
