@@ -2,12 +2,13 @@
 
 Reads   a preset (model and training settings), a schedule file written by `geowidth allocate` (without one, all layers
         get the preset's base width), and the corpus.
-Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, loss, tokens, seconds),
-        model.safetensors with model.json, and last result.json.
+Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, loss, tokens, seconds, ...),
+        model.safetensors with model.json, and last result.json; while it trains, its last states in DIR/states.
 
-Ctrl-C keeps a state in the folder; the same command goes on from it and ends with the same bits as an uninterrupted
-run. Losses are in nats per byte, or per token where the corpus is tokens. Processes that torchrun starts share the
-work; a run may go on with more or fewer of them, or with another --parallel.
+Ctrl-C keeps a state in the folder; so does the clock, now and then. However the run ended, the same command goes on
+from the last whole state and ends with the same bits as an uninterrupted run (on a CPU). A run that diverges stops and
+says at which step; its states stay. Losses are in nats per byte, or per token where the corpus is tokens. Processes
+that torchrun starts share the work; a run may go on with more or fewer of them, or with another --parallel.
 
 With --dry-run it says what the training takes (parameters, tokens, FLOPs, memory, time) and writes nothing.
 
@@ -15,13 +16,13 @@ Examples
   geowidth train --preset 128m --dry-run
   geowidth train --preset nano --out runs/uniform
   geowidth train --preset nano --schedule schedule.json --seed 1 --out runs/tapered-1
+  geowidth train --preset nano --device auto --dtype bfloat16 --compile --recompute ffn --tensorboard --out runs/gpu
+  geowidth train --preset nano --optimizer muon --decay wsd --decay-share 0.2 --learning-rate 2e-3 --out runs/muon
   torchrun --standalone --nproc-per-node 2 -m geowidth train --preset nano --parallel fsdp --out runs/sharded
 """
 
-from geowidth.cli import words
+from geowidth.cli import training_options, words
 from geowidth.ranks import PARALLEL, TIMEOUT, is_first
-
-OPTIONS = ("steps", "batch", "microbatch", "learning_rate", "threads")
 
 
 def add_arguments(parser):
@@ -41,16 +42,8 @@ def add_arguments(parser):
     add("--dry-run", action="store_true", help="say what the training takes, and stop")
     add("--corpus", metavar="TEXT", default="stdlib", help=words.CORPUS)
     add("--arm", metavar="NAME", help="name under which the run is compared (default: the schedule's name)")
-    add("--steps", metavar="N", type=words.whole(), help="optimiser steps (default: the preset's)")
-    add("--batch", metavar="N", type=words.whole(), help="sequences per step (default: the preset's)")
-    add("--microbatch", metavar="N", type=words.whole(), help="sequences in memory at once; same gradient, less memory")
-    add("--learning-rate", metavar="X", type=words.positive(), help="peak learning rate (default: the preset's)")
-    add(
-        "--threads",
-        metavar="N",
-        type=words.whole(),
-        help="torch threads (default: the preset's); another number, other bits",
-    )
+    training_options.add_settings(parser)
+    training_options.add_habits(parser)
     add(
         "--parallel",
         metavar="WAY",
@@ -78,7 +71,7 @@ def run(arguments):
     preset = preset if schedule is None else preset.with_schedule(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
     if arguments.dry_run:
-        return preview(preset, arm, {option: getattr(arguments, option) for option in OPTIONS})
+        return preview(preset, arm, training_options.settings(arguments), arguments.device)
     done = arguments.out is not None and checkpoint.read_result(arguments.out) is not None
     result = train(
         preset,
@@ -90,7 +83,8 @@ def run(arguments):
         corpus=arguments.corpus,
         parallel=arguments.parallel,
         patience=arguments.patience,
-        **{option: getattr(arguments, option) for option in OPTIONS},
+        **training_options.settings(arguments),
+        **training_options.habits(arguments),
     )
     if not is_first():
         return
@@ -116,5 +110,17 @@ def sentence(result):
     return (
         f"validation loss {result['loss']:.4f} {loss_unit(result['corpus'])}{bits}, "
         f"{result['parameters']:,} parameters, {result['tokens']:,} tokens, {result['seconds']:.0f} s, "
-        f"{speed:,.0f} tokens/s"
+        f"{speed:,.0f} tokens/s{_mfu(result)}{_graphs(result)}"
     )
+
+
+def _mfu(result):
+    return f", MFU {100 * result['mfu']:.1f} %" if "mfu" in result else ""
+
+
+def _graphs(result):
+    """The graphs of torch.compile, and whether it had to break one."""
+    if "compiled" not in result:
+        return ""
+    graphs, breaks = (result["compiled"][name] for name in ("graphs", "breaks"))
+    return f", {graphs} graphs, {breaks} breaks"
