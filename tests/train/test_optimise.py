@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from geowidth.errors import UserError
 from geowidth.models import TaperedTransformer
 from geowidth.train.losses import IGNORED, accumulate_gradients
 from geowidth.train.optimise import evaluation_steps, learning_rate, make_optimizers
@@ -91,3 +92,60 @@ def test_learning_rate(tiny):
 def test_evaluations_are_evenly_spread_and_end_with_the_last_step(tiny):
     assert sorted(evaluation_steps(replace(tiny.training, steps=100, evaluations=4))) == [25, 50, 75, 100]
     assert sorted(evaluation_steps(replace(tiny.training, steps=3, evaluations=9))) == [1, 2, 3]
+
+
+def test_warm_up_stable_decay(tiny):
+    settings = replace(tiny.training, steps=100, learning_rate=1.0, decay="wsd", decay_share=0.2, final_rate=0.1)
+    rates = [learning_rate(settings, step) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * k for k in range(1, 11)])
+    assert rates[10:80] == [1.0] * 70
+    assert rates[80:] == pytest.approx([1 - 0.9 * k / 20 for k in range(1, 21)])
+    assert learning_rate(replace(settings, warmup=0.0, decay_share=1.0), 99) == pytest.approx(0.1)
+    with pytest.raises(UserError, match=r"warmup 0.5 and decay_share 0.6 exceed all steps"):
+        replace(settings, warmup=0.5, decay_share=0.6)
+
+
+def test_muon_moves_the_matrices_in_the_blocks_and_adamw_the_rest(tiny):
+    config = replace(tiny.model, widths=(24, 0))  # an empty FFN has matrices too
+    model = TaperedTransformer(config)
+    optimizers = make_optimizers(model, replace(tiny.training, optimizer="muon"))
+    owners = {name: type(optimizers.part_of(p)).__name__ for name, p in model.named_parameters()}
+    assert owners == {
+        name: "Muon" if name.startswith("blocks.") and p.ndim == 2 and p.numel() else "AdamW"
+        for name, p in model.named_parameters()
+    }
+    assert {"Muon", "AdamW"} == set(owners.values())
+
+
+def test_one_rate_serves_muon_and_adamw(tiny):
+    """An update of Muon has the size of one of AdamW: a root mean square of 0.2 times the rate, whatever the shape."""
+    model = TaperedTransformer(replace(tiny.model, widths=(96, 40)), seed=1)
+    settings = replace(tiny.training, optimizer="muon", weight_decay=0.0)
+    optimizers = make_optimizers(model, settings)
+    tokens = torch.randint(256, (8, 16), generator=torch.Generator().manual_seed(2))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizers.set_rate(0.01)
+    accumulate_gradients(model, tokens, tokens.roll(1, 1), 8)
+    optimizers.step()
+    for name, p in model.named_parameters():
+        size = (p.detach() - before[name]).square().mean().sqrt().item() / 0.01
+        if type(optimizers.part_of(p)).__name__ == "Muon":
+            assert 0.1 < size < 0.3, name
+        elif p.ndim == 1:
+            assert size == pytest.approx(1, rel=1e-2), name  # AdamW's first step is the sign of the gradient
+
+
+def test_muon_learns(tiny, text, tmp_path):
+    from geowidth.train import train
+
+    result = train(tiny, (30, 18), 1, tmp_path, steps=80, corpus=text, optimizer="muon", watch=lambda *_: None)
+    assert result["loss"] < 2.5 and result["training"]["optimizer"] == "muon"
+
+
+def test_muon_is_refused_where_torch_has_none(tiny, text, tmp_path, monkeypatch):
+    from geowidth.train import train
+
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(UserError, match=r"optimizer is 'muon', but torch .* has no Muon; install torch 2.9 or newer"):
+        train(tiny, out=tmp_path / "run", corpus=text, optimizer="muon")
+    assert not (tmp_path / "run").exists()
