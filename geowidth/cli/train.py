@@ -65,13 +65,14 @@ def run(arguments):
     from geowidth.models.presets import preset_named
     from geowidth.train import checkpoint
     from geowidth.train.loop import train
+    from geowidth.train.world import training_device
 
     preset = preset_named(arguments.preset).with_vocabulary(arguments.vocabulary)
     schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
     preset = preset if schedule is None else preset.with_schedule(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
     if arguments.dry_run:
-        return preview(preset, arm, training_options.settings(arguments), arguments.device)
+        return preview(preset, arm, training_options.settings(arguments), str(training_device(arguments.device)))
     done = arguments.out is not None and checkpoint.read_result(arguments.out) is not None
     result = train(
         preset,

@@ -185,6 +185,7 @@ def load_state(
             tensors, progress = read_state(path, wanted_of(model, optimizers), world)
             check_progress(path, progress, steps, step_tokens)
             check_numbers(str(path), tensors, "it is no whole state")
+            check_generators(path, tensors, model)
         except UserError as error:
             words = str(error)
         wrong = next(filter(None, world.gather(words)), None)
@@ -299,6 +300,13 @@ def generators_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     device = next(model.parameters()).device
     own = {} if device.type != "cuda" else {"generator/cuda": torch.cuda.get_rng_state(device)}
     return {"generator/cpu": torch.get_rng_state()} | own
+
+
+def check_generators(path: Path, tensors: Mapping[str, torch.Tensor], model: torch.nn.Module) -> None:
+    """Refuse states of random generators that this torch's cannot be put into."""
+    for name, own in generators_of(model).items():
+        if name in tensors and (tensors[name].dtype, tensors[name].shape) != (own.dtype, own.shape):
+            raise UserError(f"{path}: tensor {name} is no state of a random generator of this torch")
 
 
 def moments_of(optimizers: Optimizers, parameter: torch.nn.Parameter) -> tuple[str, ...]:
