@@ -226,7 +226,7 @@ def test_a_diverged_model_is_not_saved(tiny, text, tmp_path):
     optimizers = make_optimizers(model, tiny.training)
     with torch.no_grad():
         model.embedding[3, 4] = float("inf")
-    with pytest.raises(UserError, match="state of step 6: tensor parameter/embedding holds numbers that .*; lower the learning"):
+    with pytest.raises(UserError, match="state of step 6: tensor parameter/embedding holds .*; lower the learning"):
         state.save_state(tmp_path, model, optimizers, {"step": 6, "tokens": 1, "seconds": 0.0, "best": 1.0})
     assert state.saved_step(tmp_path) == 5
 
