@@ -1,0 +1,54 @@
+"""Residual blocks and the gradients that reach them: fan-in, a ledger of gradients, importance, pruning (CascadeFormer).
+
+blocks        one notion for all of it: the ordered residual blocks of a model, which can be left out and looked into
+fan_in        how many gradient paths reach each block, by the formulas of the paper
+ledger        gradient norms of every block, summed over a training, in any training loop
+trainer_callback   the same in transformers' Trainer
+directions    effective rank and mutual cosine of the gradients of microbatches
+held_out      losses on held-out text, window by window
+importance    what a model loses without each of its blocks, paired over windows
+correlation   Spearman and Pearson with intervals
+scores        the rules by which blocks go first
+removal       checkpoints without some of their blocks
+pruning       `geowidth prune`
+
+Source: Ahmad, Nam, Yun, "CascadeFormer: Depth-Tapered Transformers Motivated by Gradient Fan-in Asymmetry"
+(arXiv 2606.26538).
+"""
+
+from typing import TYPE_CHECKING
+
+from geowidth import lazy
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time each name loads when it is first used
+    from geowidth.artifacts.ledger import Ledger as Ledger
+    from geowidth.cascade.blocks import ResidualBlocks as ResidualBlocks
+    from geowidth.cascade.blocks import residual_blocks as residual_blocks
+    from geowidth.cascade.correlation import correlate as correlate
+    from geowidth.cascade.directions import gradient_directions as gradient_directions
+    from geowidth.cascade.fan_in import predicted_fan_in as predicted_fan_in
+    from geowidth.cascade.importance import Importance as Importance
+    from geowidth.cascade.importance import block_importance as block_importance
+    from geowidth.cascade.ledger import GradientLedger as GradientLedger
+    from geowidth.cascade.pruning import prune as prune
+    from geowidth.cascade.scores import RULES as RULES
+    from geowidth.cascade.scores import Rule as Rule
+    from geowidth.cascade.trainer_callback import LedgerCallback as LedgerCallback
+
+_HOMES = {
+    "Ledger": "geowidth.artifacts.ledger",
+    "ResidualBlocks": "geowidth.cascade.blocks",
+    "residual_blocks": "geowidth.cascade.blocks",
+    "correlate": "geowidth.cascade.correlation",
+    "gradient_directions": "geowidth.cascade.directions",
+    "predicted_fan_in": "geowidth.cascade.fan_in",
+    "Importance": "geowidth.cascade.importance",
+    "block_importance": "geowidth.cascade.importance",
+    "GradientLedger": "geowidth.cascade.ledger",
+    "prune": "geowidth.cascade.pruning",
+    "RULES": "geowidth.cascade.scores",
+    "Rule": "geowidth.cascade.scores",
+    "LedgerCallback": "geowidth.cascade.trainer_callback",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy.face(__name__, _HOMES)
