@@ -48,7 +48,8 @@ def add_arguments(parser):
 
 
 def run(arguments):
-    from geowidth.exchange.formats import check_free, export
+    from geowidth.exchange.folders import check_free
+    from geowidth.exchange.formats import export
 
     sources = [name for name in ("model", "from_checkpoint", "schedule") if getattr(arguments, name) is not None]
     if len(sources) != 1:

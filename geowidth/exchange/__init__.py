@@ -11,6 +11,7 @@ gguf_read    their Llama models: dequantised, the permutation of queries and key
 gguf_write   GGUF files of architecture `deci`, which llama.cpp reads with one FFN width per layer
 gguf_vocabulary   byte-level BPE between GGUF's fields and tokenizer.json
 megatron     Megatron-LM's JSON of layers
+folders      folders written whole or not at all
 formats      the formats of `geowidth export`
 sizes        what a config.json states, checked against the weight files and the machine
 library      models of transformers from a folder, our exports of families our own model cannot hold included

@@ -4,10 +4,7 @@ A format writes into an empty folder that `export` moves into place when it is w
 gate and up and zero columns of down: they add exactly nothing to the logits.
 """
 
-import contextlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +12,13 @@ from typing import Any
 
 import torch
 
-from geowidth import files, records
+from geowidth import records
 from geowidth.errors import UserError, choose
 from geowidth.exchange.carried import refuse_windows, stock_config, write_source
 from geowidth.exchange.checkpoint import Checkpoint, write_files
 from geowidth.exchange.convert import model_from
 from geowidth.exchange.fields import DEFAULTS
+from geowidth.exchange.folders import aside_of, written_whole
 from geowidth.exchange.gguf_write import write_gguf
 from geowidth.exchange.megatron import write_megatron, write_megatron_shape
 from geowidth.exchange.remote_code import CLASSES, modelling_file
@@ -222,40 +220,14 @@ FORMATS = Registry(
 )
 
 
-def check_free(out: PathLike) -> None:
-    """Raise a UserError now if an export to the folder `out` could not be written later."""
-    out = Path(out)
-    if not out.name or out.resolve() == Path.cwd():
-        raise UserError(f"cannot export to {out}, the folder you are in or a root; name a new folder")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists already; name a new folder, or remove it first")
-    records.check_writable(out / "config.json")
-    files.sweep(out)
-
-
 def _into(out, write, form, widths):
-    check_free(out)
-    out = Path(out)
-    aside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    made = [folder for folder in out.parents if not folder.exists()]
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        aside.mkdir(parents=True)
-        with files.holding(aside):
-            words = [word.replace(str(aside), str(out)) for word in write(aside)]
-            facts = {"kind": KIND, "schema": SCHEMA, "format": form, "widths": widths}
-            records.write_json(aside / "geowidth_export.json", {**facts, "environment": records.environment()})
-        if out.is_dir():
-            out.rmdir()
-        os.replace(aside, out)
-    except OSError as error:
-        raise files.refusal(out, error) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        for folder in () if out.exists() else made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-    return words
+    def filled(folder):
+        words = write(folder)
+        facts = {"kind": KIND, "schema": SCHEMA, "format": form, "widths": widths}
+        records.write_json(folder / "geowidth_export.json", {**facts, "environment": records.environment()})
+        return words
+
+    return [word.replace(str(aside_of(out)), str(out)) for word in written_whole(out, filled)]
 
 
 def _write_tapered_config(folder, family, config, widths):

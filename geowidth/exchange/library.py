@@ -30,8 +30,8 @@ def need_transformers() -> None:
         raise UserError("Hugging Face models need the package transformers; install it: pip install 'geowidth[hf]'")
 
 
-def library_model(folder: PathLike, config: dict[str, Any]) -> torch.nn.Module:
-    """The backbone in a Hugging Face folder, in float32 and evaluation mode.
+def library_model(folder: PathLike, config: dict[str, Any], causal: bool = False) -> torch.nn.Module:
+    """The backbone in a Hugging Face folder, in float32 and evaluation mode; with `causal` its language model.
 
     folder   path. config: the dict of its config.json. Missing, mis-shaped and non-finite tensors are refused, and a
              config that asks for more than the weight files hold, or than the machine has, within about a second
@@ -48,15 +48,15 @@ def library_model(folder: PathLike, config: dict[str, Any]) -> torch.nn.Module:
         raise UserError(f"{folder} cannot be loaded: {error}") from error
     check_stated(config, shapes, f"{folder}/config.json")
     with _quiet():
-        model, found = _loaded(folder, config, shapes)
+        model, found = _loaded(folder, config, shapes, causal)
     _check_loaded(folder, model, found)
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _loaded(folder, config, shapes):
+def _loaded(folder, config, shapes, causal):
     try:
         with torch.device("meta"):
-            built = _built(folder, config)
+            built = _built(folder, config, causal)
         check_built(built, shapes, folder)
         return type(built).from_pretrained(
             folder,
@@ -73,19 +73,20 @@ def _loaded(folder, config, shapes):
         raise UserError(f"{folder} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
 
 
-def _built(folder, config):
+def _built(folder, config, causal):
     """The model of a folder without its weights."""
-    kind = str(config.get("model_type"))
+    kind, ending = str(config.get("model_type")), "ForCausalLM" if causal else "Model"
     if kind.startswith(TAPERED):
         module = tapered_module(kind.removeprefix(TAPERED))
         model = next(
-            value for name, value in vars(module).items() if _is_ours(module, value) and name.endswith("Model")
+            value for name, value in vars(module).items() if _is_ours(module, value) and name.endswith(ending)
         )
         return model(model.config_class.from_pretrained(folder, local_files_only=True))
     import transformers
 
     settings = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return transformers.AutoModel.from_config(settings, trust_remote_code=False)
+    auto = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    return auto.from_config(settings, trust_remote_code=False)
 
 
 def _is_ours(module, value):

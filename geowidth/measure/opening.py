@@ -23,7 +23,7 @@ from geowidth.exchange.formats import export
 from geowidth.exchange.gguf_read import read_gguf
 from geowidth.exchange.library import library_model, need_transformers
 from geowidth.exchange.shape import CLASSES, TAPERED, LlamaShape
-from geowidth.measure.families import check_known
+from geowidth.measure.families import check_known, known_types
 from geowidth.measure.models import longest_context
 from geowidth.models import load_model
 from geowidth.models.storage import CONFIG_FILE
@@ -125,18 +125,19 @@ class OpenedModel:
         return longest_context(self.model)
 
 
-def open_model(name, *, download=False, cache=None):
+def open_model(name, *, download=False, cache=None, causal=False):
     """The OpenedModel that `name` stands for.
 
     name       a folder, a .gguf file, smollm2, minilm, or a name on the Hugging Face hub
     download   whether a hub name may be fetched; otherwise only what is on this machine is used
     cache      folder for converted models (default: $GEOWIDTH_CACHE, else geowidth in the user's cache folder)
+    causal     with the output matrix, for losses; a model that predicts no next token is refused
     """
     path = located(name, download)
     source = None if Path(name).is_dir() else str(name)
     if path.suffix != ".gguf":
-        return _open_folder(path, source)
-    opened = _open_folder(converted(path, cache), source)
+        return _open_folder(path, source, causal)
+    opened = _open_folder(converted(path, cache), source, causal)
     opened.source["file"] = path.name  # the name says how the weights were quantised
     return opened
 
@@ -211,7 +212,7 @@ def _hub_folder(name, download):
         ) from error
 
 
-def _open_folder(folder, name=None):
+def _open_folder(folder, name=None, causal=False):
     folder = Path(folder)
     source = {"name": name or str(folder)}
     if (folder / CONFIG_FILE).is_file():
@@ -222,9 +223,11 @@ def _open_folder(folder, name=None):
     config = read_config(folder)
     kind = str(config.get("model_type"))
     check_known(kind.removeprefix(TAPERED), str(folder))
+    if causal and not known_types()[kind.removeprefix(TAPERED)].causal:
+        raise UserError(f"{folder} is a {kind}, which predicts no next token; a causal language model is needed")
     safetensors_files(folder)  # refused before the tokenizer is asked for
     tokenizer = _tokenizer(folder)
-    return OpenedModel(_model_of(folder, config, kind), {**source, "model_type": kind}, **tokenizer)
+    return OpenedModel(_model_of(folder, config, kind, causal), {**source, "model_type": kind}, **tokenizer)
 
 
 def in_memory(stream: Stream) -> torch.Tensor:
@@ -232,13 +235,13 @@ def in_memory(stream: Stream) -> torch.Tensor:
     return stream if isinstance(stream, torch.Tensor) else stream[:MOST_HELD_OUT]
 
 
-def _model_of(folder, config, kind):
-    """Our own model where it has a place for everything, else the library's."""
+def _model_of(folder, config, kind, causal):
+    """Our own model where it has a place for everything, else the library's, with its output matrix if `causal`."""
     foreign = kind != "nemotron-nas" and not kind.startswith(TAPERED)
     if find_spec("transformers") is None:
         foreign = kind.removeprefix(TAPERED) not in (*CLASSES, "nemotron-nas")
     if foreign or (find_spec("transformers") is not None and not _fits_ours(folder, config, kind)):
-        return library_model(folder, config)
+        return library_model(folder, config, causal)
     return model_from(read_checkpoint(folder)).float()
 
 

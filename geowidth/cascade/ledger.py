@@ -1,0 +1,142 @@
+"""GradientLedger: the gradient norm of every residual block, step by step, in any training loop.
+
+    ledger = GradientLedger(residual_blocks(model))
+    for batch in data:
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        ledger.record()
+        optimizer.step()
+    ledger.result().write("ledger.json")
+
+`record` stands after the last backward of a step, where gradients of several processes are exchanged (DDP and FSDP do
+so in that backward), and before they are clipped. Under DDP every process then holds the whole gradient, and nothing is
+summed again; of gradients in shards (FSDP2, DTensor) the squares of the parts are, by one exchange a step. So every
+process records the same numbers, and what is decided by them is decided alike.
+
+Cost: one pass over the gradients of the blocks, fused over all tensors, without waiting for a GPU.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from geowidth import forms
+from geowidth.artifacts.ledger import RECORD, Ledger
+from geowidth.cascade.blocks import ResidualBlocks
+from geowidth.errors import UserError, positive, whole
+
+STATE = {name: form for name, form in RECORD.items() if name != "settings"}
+
+
+class GradientLedger:
+    """Sums of the gradient norms of `blocks` (ResidualBlocks of the model in training) over its steps.
+
+    Parameters that several blocks share count in each. Parameters are those the blocks have when the ledger is made:
+    make it after the model was wrapped or sharded.
+    """
+
+    def __init__(self, blocks: ResidualBlocks) -> None:
+        self.names = blocks.names
+        self._parameters = [blocks.parameters(block) for block in range(len(blocks))]
+        self._steps = self._skipped = 0
+        self._norms: torch.Tensor | None = None  # float64 on the device of the gradients, like those below
+        self._shares: torch.Tensor | None = None
+        self._counted: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def record(self, *, loss_scale: float = 1.0, accumulation: int = 1) -> torch.Tensor:
+        """Add the gradients as they stand; returns this step's norms, float64 (blocks,), on their device.
+
+        loss_scale: what the loss was multiplied by before backward (a gradient scaler's scale), where the gradients
+        still hold it. accumulation: microbatches whose mean losses were added up without dividing by their number. A
+        step with a gradient that is not finite (which a gradient scaler skips) enters no sum and is counted apart.
+        """
+        divisor = positive("loss_scale", loss_scale) * whole("accumulation", accumulation, 1)
+        norms = self._step_norms() / divisor
+        self._start(norms.device)
+        finite = norms.isfinite().all()
+        total = norms.sum()
+        self._norms += torch.where(finite, norms, 0.0)
+        self._shares += torch.where(finite & (total > 0), norms / total, 0.0)
+        self._counted += torch.stack([finite, ~finite])
+        return norms
+
+    def result(self, settings: dict[str, Any] | None = None) -> Ledger:
+        """The Ledger of the steps so far."""
+        state = self.state_dict()
+        return Ledger(**state, settings=settings or {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums so far as JSON values that read back exactly, for a checkpoint."""
+        zeros = [0.0] * len(self.names)
+        steps, skipped = (0, 0) if self._counted is None else self._counted.tolist()
+        return {
+            "blocks": list(self.names),
+            "steps": steps,
+            "skipped": skipped,
+            "norms": zeros if self._norms is None else self._norms.tolist(),
+            "step_shares": zeros if self._shares is None else self._shares.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave; UserError for what it did not, and for other blocks than these."""
+        wrong = forms.fault(state, STATE)
+        if wrong:
+            raise UserError(f"the state of the ledger is damaged: {wrong}; take another checkpoint")
+        found = Ledger(**{name: state[name] for name in STATE})
+        if found.blocks != self.names:
+            raise UserError(
+                f"the state of the ledger is of {len(found.blocks)} blocks ({found.blocks[0]} ...), the model has "
+                f"{len(self.names)} ({self.names[0]} ...); take a checkpoint of this model"
+            )
+        self._norms, self._shares = torch.from_numpy(found.norms.copy()), torch.from_numpy(found.step_shares.copy())
+        self._counted = torch.tensor([found.steps, found.skipped])
+
+    def _start(self, device):
+        """Have the sums on the device of the gradients."""
+        if self._norms is None:
+            self._norms, self._shares = (torch.zeros(len(self.names), dtype=torch.float64) for _ in range(2))
+            self._counted = torch.zeros(2, dtype=torch.int64)
+        if self._norms.device != device:
+            self._norms, self._shares = self._norms.to(device), self._shares.to(device)
+            self._counted = self._counted.to(device)
+
+    def _step_norms(self):
+        """(blocks,) float64: the norms of the gradients as they stand, over all processes that share them."""
+        parts: dict[Any, list[tuple[int, torch.Tensor]]] = {}  # gradients by the processes among which they are cut
+        for block, parameters in enumerate(self._parameters):
+            for parameter in parameters:
+                if parameter.grad is not None and parameter.grad.numel():
+                    groups, grad = _own_part(parameter.grad)
+                    parts.setdefault(groups, []).append((block, grad))
+        device = next((grad.device for own in parts.values() for _, grad in own), torch.device("cpu"))
+        squares = torch.zeros(len(self.names), dtype=torch.float64, device=device)
+        for groups, own in parts.items():
+            squares += _summed_squares(own, groups, len(self.names), device)
+        return squares.sqrt()
+
+
+def _own_part(grad):
+    """(process groups among which a gradient is cut, the part of it that lies here)."""
+    if not hasattr(grad, "placements"):
+        return (), grad
+    mesh = grad.device_mesh
+    if any(place.is_partial() for place in grad.placements):
+        raise UserError("a gradient is not summed over the processes yet; record after the exchange")
+    groups = tuple(mesh.get_group(axis) for axis, place in enumerate(grad.placements) if place.is_shard())
+    return groups, grad.to_local()
+
+
+def _summed_squares(own, groups, blocks, device):
+    """(blocks,) float64: squared norms of [(block, gradient)], summed over `groups` of processes."""
+    numbers = torch.tensor([block for block, _ in own]).to(device)
+    # In float32 whatever the gradients are in: the square of a float16 norm may be beyond its range.
+    kinds = {grad.dtype for _, grad in own}
+    wide = torch.float64 if torch.float64 in kinds else torch.float32
+    norms = torch._foreach_norm([grad for _, grad in own], 2, dtype=wide)
+    squares = torch.stack([norm.to(device) for norm in norms]).double().square()
+    total = torch.zeros(blocks, dtype=torch.float64, device=device).index_add_(0, numbers, squares)
+    for group in groups:
+        torch.distributed.all_reduce(total, group=group)
+    return total

@@ -1,0 +1,214 @@
+"""Pruning whole blocks: which go by a rule, what the loss is without them, and the checkpoint that has them no more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from geowidth import files, records
+from geowidth.artifacts.ledger import Ledger
+from geowidth.cascade.blocks import ResidualBlocks, residual_blocks
+from geowidth.cascade.held_out import HeldOut, held_out, logits_of, mean_and_error, window_losses
+from geowidth.cascade.removal import write_without
+from geowidth.cascade.scores import RULES, Evidence, block_scores, removal_order
+from geowidth.errors import UserError, choose_several, flag, seed_number, whole
+from geowidth.exchange.folders import check_free, written_whole
+from geowidth.files import PathLike
+from geowidth.measure.models import input_device
+from geowidth.measure.opening import OpenedModel, converted, located, open_model
+from geowidth.progress import Progress
+from geowidth.text.corpus import load_corpus
+
+KIND, CURVE_KIND, SCHEMA = "geowidth.prune", "geowidth.prune_curve", 1
+RECORD_FILE, LEDGER_FILE = "prune.json", "ledger.json"
+CALIBRATION, JUDGED = "validation", "test"  # splits: what rules look at, and what the losses are of
+SAME = 1e-3  # of the largest logit: how far a written model may be from the one whose losses were taken
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """A model opened for pruning, with the text it is judged by. `evidence` is what the rules look at."""
+
+    opened: OpenedModel
+    folder: Path
+    evidence: Evidence
+    text: HeldOut
+
+    @property
+    def blocks(self) -> ResidualBlocks:
+        return self.evidence.blocks
+
+
+def prune(
+    model: PathLike,
+    blocks: int,
+    by: str | Sequence[str] = "similarity",
+    out: PathLike | None = None,
+    *,
+    seed: int = 0,
+    ledger: PathLike | Ledger | None = None,
+    identity: bool = False,
+    curve: PathLike | None = None,
+    corpus: PathLike = "stdlib",
+    windows: int = 32,
+    context: int | None = None,
+    device: str = "cpu",
+    download: bool = False,
+    cache: PathLike | None = None,
+) -> dict[str, Any]:
+    """Remove `blocks` residual blocks of a model; returns the record that is written to prune.json.
+
+    model      a folder by geowidth train, a Hugging Face folder or name, smollm2, a .gguf file
+    by         a rule of geowidth.cascade.RULES; with `curve` and without `out`, several
+    out        new folder for the pruned model, which loads as the source did; None: none is written
+    seed       of a rule that draws, and of the drawing of windows
+    ledger     a Ledger or its file, for the rule of that name (default: ledger.json in the model's folder)
+    identity   keep the number of blocks, those removed as identities: all their parameters zero
+    curve      file for the losses without 0, 1, ... `blocks` blocks, of every rule
+    windows    windows of `context` tokens of held-out text: rules look at such of the validation split, losses are of
+               such of the test split
+    device     where the model runs
+
+    Scores are of the whole model, taken once: a block's does not change when others go. Raises UserError before any
+    work for bad arguments, and where the written model would not compute what was judged; then nothing is written.
+    """
+    rules = choose_several("pruning rule", by, RULES)
+    _check(blocks, rules, out, curve, identity)
+    read = _ledger(model, rules, ledger)
+    pruner = _opened(model, blocks, rules, read, seed, corpus, windows, context, device, download, cache)
+    orders = {rule: _order(rule, pruner.evidence) for rule in rules}
+    full = window_losses(pruner.opened.model, pruner.text)
+    facts = {"source": pruner.opened.source, "layers": len(pruner.blocks), "text": pruner.text.settings, "seed": seed}
+    facts["environment"] = records.environment()
+    record: dict[str, Any] = {"kind": KIND, "schema": SCHEMA, **facts}
+    if curve is not None:
+        curves = {rule: _curve(pruner, order[:blocks], full) for rule, (order, _) in orders.items()}
+        record |= {"kind": CURVE_KIND, "curves": curves}
+        records.write_json(curve, record)
+    if len(rules) > 1 or out is None:
+        return record
+    order, scores = orders[rules[0]]
+    return _write(pruner, rules[0], order[:blocks], scores, full, identity, Path(out), {**facts, "kind": KIND})
+
+
+def _check(blocks, rules, out, curve, identity):
+    """Refuse what can be refused before anything is opened."""
+    whole("blocks", blocks, 1)
+    flag("identity", identity)
+    if out is None and curve is None:
+        raise UserError("nothing is asked for: name a folder for the pruned model (--out), or a file (--curve)")
+    if out is not None and len(rules) > 1:
+        raise UserError(f"{len(rules)} rules came ({', '.join(rules)}); one prunes a model, several draw a curve")
+    if out is None and identity:
+        raise UserError("identity is about the model that is written, and no folder was named for it; give --out")
+    if out is not None:
+        check_free(out)
+    if curve is not None:
+        records.check_writable(curve)
+
+
+def _ledger(model, rules, ledger):
+    """The Ledger for the rules that read one, or None."""
+    if not any("ledger" in RULES[rule].reads for rule in rules):
+        if ledger is not None:
+            raise UserError(f"a ledger came, and rule {', '.join(rules)} reads none; leave it out or prune by ledger")
+        return None
+    if isinstance(ledger, Ledger):
+        return ledger
+    path = Path(model) / LEDGER_FILE if ledger is None else Path(ledger)
+    if not files.exists(path):
+        raise UserError(f"{path} does not exist; geowidth train --ledger writes one, --ledger FILE names another")
+    return Ledger.read(path)
+
+
+def _opened(model, blocks, rules, ledger, seed, corpus, windows, context, device, download, cache):
+    """The Pruner of all this, checked."""
+    from geowidth.devices import device_named
+
+    seed, where = seed_number("seed", seed), device_named(device)
+    opened = open_model(model, download=download, cache=cache, causal=True)
+    path = located(model, download)
+    folder = converted(path, cache) if path.suffix == ".gguf" else path
+    found = residual_blocks(opened.model.to(where))
+    if blocks >= len(found):
+        raise UserError(f"blocks is {blocks}; the model has {len(found)}, so allowed: 1 to {len(found) - 1}")
+    if ledger is not None and len(ledger.blocks) != len(found):
+        raise UserError(f"the ledger has {len(ledger.blocks)} blocks, the model {len(found)}; give that of its training")
+    text = load_corpus(corpus)
+    drawn = {"windows": windows, "context": context, "seed": seed}
+    judged = held_out(opened, text, JUDGED, **drawn)
+    looked_at = any("text" in RULES[rule].reads for rule in rules)
+    evidence = Evidence(found, held_out(opened, text, CALIBRATION, **drawn) if looked_at else None, ledger, seed)
+    return Pruner(opened, folder, evidence, judged)
+
+
+def _order(rule, evidence):
+    """(blocks in the order in which they go, their scores)."""
+    scores = block_scores(rule, evidence)
+    return removal_order(scores), scores
+
+
+def _curve(pruner, order, full):
+    """[{"removed", "loss", "difference"}] without 0, 1, ... all of `order`."""
+    points = [_point((), full, full)]
+    with Progress(len(order), "losses", unit="block") as progress:
+        for removed in (order[: k + 1] for k in range(len(order))):
+            points.append(_point(removed, _losses_without(pruner, removed), full))
+            progress.step()
+    return points
+
+
+def _losses_without(pruner, removed):
+    with pruner.blocks.without(removed):
+        return window_losses(pruner.opened.model, pruner.text)
+
+
+def _point(removed, losses, full):
+    """Losses over windows, and what they are above the whole model's, paired."""
+    return {"removed": list(removed), "loss": mean_and_error(losses), "difference": mean_and_error(losses - full)}
+
+
+def _write(pruner, rule, removed, scores, full, identity, out, facts):
+    """Write the pruned model and its record, which is returned."""
+    losses = _losses_without(pruner, removed)
+    record = {
+        "kind": KIND,
+        "schema": SCHEMA,
+        **facts,
+        "by": rule,
+        "scores": scores,
+        "removed": sorted(removed),
+        "kept": [i for i in range(len(pruner.blocks)) if i not in removed],
+        "identity": identity,
+        "loss_before": mean_and_error(full),
+        "loss_after": mean_and_error(losses),
+        "difference": mean_and_error(losses - full),
+    }
+
+    def fill(folder):
+        write_without(pruner.folder, pruner.opened.model, removed, identity, folder)
+        _check_written(pruner, removed, folder, identity)
+        records.write_json(folder / RECORD_FILE, record)
+        return records.read_json(folder / RECORD_FILE, KIND, SCHEMA)
+
+    return written_whole(out, fill)
+
+
+@torch.no_grad()
+def _check_written(pruner, removed, folder, identity):
+    """Open what was written, and refuse it where it does not compute what the losses were taken of."""
+    written = open_model(folder, causal=True).model
+    model, tokens = pruner.opened.model, pruner.text.tokens[:1]
+    with pruner.blocks.without(removed):
+        wanted = logits_of(model, tokens.to(input_device(model))).double().cpu()
+    found = logits_of(written, tokens.to(input_device(written))).double().cpu()
+    apart = float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30))
+    if not apart <= SAME:
+        why = "a block of zeros is no identity" if identity else "what a block does depends on its number"
+        raise UserError(
+            f"{pruner.folder} cannot be pruned this way: in a {type(model).__name__} {why} (logits differ by {apart:.2g} "
+            "of the largest)"
+        )

@@ -1,0 +1,45 @@
+"""Two processes of one training: what each records under DDP and FSDP2, held against one process on all rows."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from geowidth.cascade import GradientLedger, residual_blocks
+from geowidth.models import ModelConfig, TaperedTransformer
+
+TOKENS = torch.arange(24).view(4, 6) % 20
+
+
+def loss_of(model, tokens):
+    return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(-1, 1).flatten())
+
+
+def recorded(network, model, rows):
+    ledger = GradientLedger(residual_blocks(model))
+    loss_of(network, rows).backward()
+    ledger.record()
+    return torch.from_numpy(ledger.result().norms.copy())
+
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = TaperedTransformer(ModelConfig(20, 3, 16, 2, (24, 7, 5), 16), seed=1)
+    sharded, alone = copy.deepcopy(model), copy.deepcopy(model)
+    wanted = recorded(alone, alone, TOKENS)
+    own = TOKENS[2 * rank : 2 * rank + 2]
+    torch.testing.assert_close(recorded(DistributedDataParallel(model), model, own), wanted, rtol=1e-5, atol=0)
+    for block in sharded.blocks:
+        fully_shard(block)
+    fully_shard(sharded)
+    torch.testing.assert_close(recorded(sharded, sharded, own), wanted, rtol=1e-5, atol=0)
+    print("same", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The gradient ledger: norms against their definition, whatever the loop did to the gradients, and through checkpoints."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from cascade_models import MODELS, TOKENS, ours, resnet
+from launching import own_lines, torchrun
+from torch.nn import functional
+
+from geowidth import records
+from geowidth.artifacts.ledger import Ledger
+from geowidth.cascade import GradientLedger, ResidualBlocks, residual_blocks
+from geowidth.errors import UserError
+from geowidth.train.losses import IGNORED, accumulate_gradients
+
+TARGETS = TOKENS.roll(-1, 1)
+
+
+def loss_of(model, tokens=TOKENS, targets=TARGETS):
+    return functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+
+def norms_of(blocks):
+    """By definition: the L2 norm of all of a block's gradients as one vector."""
+    flat = [[p.grad.flatten().double() for p in blocks.parameters(i) if p.grad is not None] for i in range(len(blocks))]
+    return [float(torch.cat(own).norm()) if own else 0.0 for own in flat]
+
+
+def test_norms_and_shares_of_a_bare_loop():
+    model = ours()
+    blocks = residual_blocks(model)
+    ledger, optimizer, wanted = GradientLedger(blocks), torch.optim.SGD(model.parameters(), 0.1), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        norms = ledger.record()
+        wanted.append(norms_of(blocks))
+        np.testing.assert_allclose(norms, wanted[-1], rtol=1e-6)
+        optimizer.step()
+    found, wanted = ledger.result({"by": "test"}), np.array(wanted)
+    np.testing.assert_allclose(found.norms, wanted.sum(0), rtol=1e-6)
+    np.testing.assert_allclose(found.shares, wanted.sum(0) / wanted.sum(), rtol=1e-6)
+    np.testing.assert_allclose(found.mean_step_shares, (wanted / wanted.sum(1, keepdims=True)).mean(0), rtol=1e-6)
+    assert (found.steps, found.skipped, found.blocks) == (3, 0, blocks.names)
+
+
+def test_resnet_on_synthetic_images():
+    """ResNet-50's kind: bottleneck blocks, downsampling ones among them."""
+    model = resnet().train()
+    images, labels = MODELS["resnet"][1], torch.tensor([0, 2])
+    blocks = residual_blocks(model)
+    ledger, optimizer = GradientLedger(blocks), torch.optim.SGD(model.parameters(), 0.05)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(images, labels=labels).loss.backward()
+        np.testing.assert_allclose(ledger.record(), norms_of(blocks), rtol=1e-5)
+        optimizer.step()
+    shares = ledger.result().shares
+    assert shares.shape == (4,) and (shares > 0).all() and abs(shares.sum() - 1) < 1e-12
+
+
+def test_scale_and_accumulation_are_divided_out():
+    model = ours()
+    blocks = residual_blocks(model)
+    plain, scaled = GradientLedger(blocks), GradientLedger(blocks)
+    loss_of(model).backward()
+    plain.record()
+    model.zero_grad()
+    for row in (slice(0, 1), slice(1, 2)):  # two mean losses added up, each scaled as a gradient scaler does
+        (loss_of(model, TOKENS[row], TARGETS[row]) * 1024).backward()
+    scaled.record(loss_scale=1024.0, accumulation=2)
+    np.testing.assert_allclose(scaled.result().norms, plain.result().norms, rtol=1e-5)
+
+
+def test_cuts_of_the_batch_change_nothing():
+    """Cases F1: token-weighted microbatches of different lengths, an empty one among them."""
+    targets, found = TARGETS.repeat(2, 1), []
+    for row, tokens in enumerate((6, 1, 3, 0)):
+        targets[row, tokens:] = IGNORED
+    for microbatch in (4, 2, 1):
+        model = ours()
+        ledger = GradientLedger(residual_blocks(model))
+        accumulate_gradients(model, TOKENS.repeat(2, 1), targets, microbatch)
+        ledger.record()
+        found.append(ledger.result().norms)
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
+
+
+def test_steps_that_a_scaler_skips_and_missing_gradients():
+    model = ours()
+    ledger = GradientLedger(residual_blocks(model))
+    ledger.record()  # no gradient at all: a step that adds nothing
+    loss_of(model).backward()
+    model.blocks[0].ffn.up.grad = None
+    good = ledger.record()
+    model.blocks[1].ffn.up.grad[0, 0] = float("inf")
+    ledger.record()
+    found = ledger.result()
+    assert (found.steps, found.skipped) == (2, 1)
+    np.testing.assert_array_equal(found.norms, good)
+    assert found.step_shares.sum() == pytest.approx(1)
+
+
+def test_half_precision_gradients_do_not_overflow():
+    block = torch.nn.Linear(4, 4).half()
+    model = torch.nn.Sequential(block)
+    ledger = GradientLedger(ResidualBlocks(model, [block]))
+    for parameter in block.parameters():
+        parameter.grad = torch.full_like(parameter, 20000.0)
+    np.testing.assert_allclose(ledger.record(), [20000 * 20**0.5])
+
+
+def test_state_reads_back_and_goes_on(tmp_path):
+    model = ours()
+    blocks = residual_blocks(model)
+    ledger = GradientLedger(blocks)
+    loss_of(model).backward()
+    ledger.record()
+    state = records.loads(records.dumps(ledger.state_dict()))
+    again = GradientLedger(blocks)
+    again.load_state_dict(state)
+    ledger.record()
+    again.record()
+    assert again.state_dict() == ledger.state_dict()
+    ledger.result({"a": 1}).write(tmp_path / "ledger.json")
+    found = Ledger.read(tmp_path / "ledger.json")
+    assert found.settings == {"a": 1} and found.to_json() == ledger.result({"a": 1}).to_json()
+
+
+def test_refusals(tmp_path):
+    blocks = residual_blocks(ours())
+    ledger = GradientLedger(blocks)
+    with pytest.raises(UserError, match="loss_scale is 0"):
+        ledger.record(loss_scale=0)
+    with pytest.raises(UserError, match="accumulation is 0"):
+        ledger.record(accumulation=0)
+    with pytest.raises(UserError, match="damaged: steps is -1"):
+        ledger.load_state_dict(ledger.state_dict() | {"steps": -1})
+    with pytest.raises(UserError, match="of 3 blocks"):
+        GradientLedger(ResidualBlocks(blocks.model, blocks.modules[:2])).load_state_dict(ledger.state_dict())
+    with pytest.raises(UserError, match="holds no gradient"):
+        _ = ledger.result().shares
+    records.write_json(tmp_path / "x.json", ledger.result().to_json() | {"norms": [1.0, 2.0]})
+    with pytest.raises(UserError, match="x.json: norms of a ledger has 2 numbers for 3 layers"):
+        Ledger.read(tmp_path / "x.json")
+
+
+def test_many_processes_record_the_same():
+    """DDP's gradients are reduced already, FSDP2's lie in shards; decisions are those of summed scores (cases F3)."""
+    finished = torchrun(2, Path(__file__).with_name("ledger_processes.py"))
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert not own_lines(finished) and finished.stdout.count("same") == 2
+
+
+class _Accelerator:
+    """As much of one as the callback meets: it clips in place and may hold a scaler."""
+
+    scaler = None
+
+    def __init__(self, model):
+        self.model = model
+
+    def clip_grad_norm_(self, parameters, most):
+        return torch.nn.utils.clip_grad_norm_(parameters, most)
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+def test_trainer_callback_records_before_clipping(tmp_path, clipped):
+    """The events and the order of a Trainer, by its own handler of callbacks; the ledger goes through a checkpoint."""
+    from geowidth.cascade import LedgerCallback
+
+    model = ours()
+    args = transformers.TrainingArguments.__new__(transformers.TrainingArguments)
+    args.output_dir = str(tmp_path)
+
+    def train(callback, accelerator, first, last):
+        state = transformers.TrainerState(global_step=first)
+        control = transformers.TrainerControl()
+        from transformers.trainer_callback import CallbackHandler
+
+        handler = CallbackHandler([callback], model, None, None, None)
+        handler.on_train_begin(args, state, control)
+        for step in range(first, last):
+            model.zero_grad()
+            handler.on_step_begin(args, state, control)
+            loss_of(model).backward()
+            if clipped:
+                accelerator.clip_grad_norm_(model.parameters(), 1e-3)
+            handler.on_pre_optimizer_step(args, state, control)
+            state.global_step = step + 1
+        handler.on_save(args, state, control)
+        handler.on_train_end(args, state, control)
+
+    accelerator = _Accelerator(model)
+    trainer = type("Trainer", (), {"accelerator": accelerator})
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-3").mkdir()
+    train(LedgerCallback(trainer), accelerator, 0, 2)
+    train(LedgerCallback(trainer), accelerator, 2, 3)
+    model.zero_grad()
+    loss_of(model).backward()
+    found = Ledger.read(tmp_path / "ledger.json")
+    assert found.steps == 3
+    np.testing.assert_allclose(found.norms, 3 * np.array(norms_of(residual_blocks(model))), rtol=1e-5)
+    with pytest.raises(UserError, match="begun without a ledger"):
+        train(LedgerCallback(trainer), accelerator, 1, 2)
