@@ -1,4 +1,4 @@
-"""Residual blocks and the gradients that reach them: fan-in, a ledger of gradients, importance, pruning (CascadeFormer).
+"""Residual blocks and the gradients that reach them: fan-in, gradient ledger, importance, pruning (CascadeFormer).
 
 blocks        one notion for all of it: the ordered residual blocks of a model, which can be left out and looked into
 fan_in        how many gradient paths reach each block, by the formulas of the paper

@@ -31,11 +31,11 @@ class ResidualBlocks:
         self.modules = tuple(modules)
         paths = {id(module): path for path, module in self.model.named_modules()}
         if not self.modules or any(id(module) not in paths for module in self.modules):
-            raise UserError(f"blocks must be parts of the {type(self.model).__name__}, one or more; give its own modules")
-        if len({id(module) for module in self.modules}) < len(self.modules):
             raise UserError(
-                f"a block of the {type(self.model).__name__} stands twice in its depth; shared blocks cannot be told apart"
+                f"blocks must be parts of the {type(self.model).__name__}, one or more; give its own modules"
             )
+        if len({id(module) for module in self.modules}) < len(self.modules):
+            raise UserError(f"a block of the {type(self.model).__name__} stands twice in its depth; give each once")
         self.names = tuple(paths[id(module)] for module in self.modules)
 
     def __len__(self) -> int:
@@ -67,7 +67,9 @@ class ResidualBlocks:
     @contextlib.contextmanager
     def reading(self, read: Reader) -> Iterator[None]:
         """Inside, `read(block, input, output)` is called whenever a block has run, with the states as they are."""
-        handles = [module.register_forward_hook(_hook(i, read), with_kwargs=True) for i, module in enumerate(self.modules)]
+        handles = [
+            module.register_forward_hook(_hook(i, read), with_kwargs=True) for i, module in enumerate(self.modules)
+        ]
         try:
             yield
         finally:

@@ -11,9 +11,7 @@ from geowidth.errors import whole
 from geowidth.inputs import ArrayLike
 
 
-def predicted_fan_in(
-    layers: int, *, supervised: bool = False, head_weights: ArrayLike | None = None
-) -> np.ndarray:
+def predicted_fan_in(layers: int, *, supervised: bool = False, head_weights: ArrayLike | None = None) -> np.ndarray:
     """The fan-in of each of `layers` blocks, float64 (layers,), first block first.
 
     Block l = 1..L has L - l + 1; with `supervised`, an equally weighted loss head after every block, it has

@@ -1,4 +1,4 @@
-"""Losses of a causal language model on held-out text, window by window, so that models are compared on the same text."""
+"""Losses of a causal language model on held-out text, window by window: models are compared on the same text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

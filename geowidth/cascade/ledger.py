@@ -39,10 +39,9 @@ class GradientLedger:
     def __init__(self, blocks: ResidualBlocks) -> None:
         self.names = blocks.names
         self._parameters = [blocks.parameters(block) for block in range(len(blocks))]
-        self._steps = self._skipped = 0
-        self._norms: torch.Tensor | None = None  # float64 on the device of the gradients, like those below
-        self._shares: torch.Tensor | None = None
-        self._counted: torch.Tensor | None = None
+        # Sums over steps, on the device of the gradients: of norms, of shares, and of (steps, skipped ones).
+        self._norms, self._shares = (torch.zeros(len(blocks), dtype=torch.float64) for _ in range(2))
+        self._counted = torch.zeros(2, dtype=torch.int64)
 
     @torch.no_grad()
     def record(self, *, loss_scale: float = 1.0, accumulation: int = 1) -> torch.Tensor:
@@ -54,7 +53,7 @@ class GradientLedger:
         """
         divisor = positive("loss_scale", loss_scale) * whole("accumulation", accumulation, 1)
         norms = self._step_norms() / divisor
-        self._start(norms.device)
+        self._follow(norms.device)
         finite = norms.isfinite().all()
         total = norms.sum()
         self._norms += torch.where(finite, norms, 0.0)
@@ -69,14 +68,13 @@ class GradientLedger:
 
     def state_dict(self) -> dict[str, Any]:
         """The sums so far as JSON values that read back exactly, for a checkpoint."""
-        zeros = [0.0] * len(self.names)
-        steps, skipped = (0, 0) if self._counted is None else self._counted.tolist()
+        steps, skipped = self._counted.tolist()
         return {
             "blocks": list(self.names),
             "steps": steps,
             "skipped": skipped,
-            "norms": zeros if self._norms is None else self._norms.tolist(),
-            "step_shares": zeros if self._shares is None else self._shares.tolist(),
+            "norms": self._norms.tolist(),
+            "step_shares": self._shares.tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -93,11 +91,8 @@ class GradientLedger:
         self._norms, self._shares = torch.from_numpy(found.norms.copy()), torch.from_numpy(found.step_shares.copy())
         self._counted = torch.tensor([found.steps, found.skipped])
 
-    def _start(self, device):
+    def _follow(self, device):
         """Have the sums on the device of the gradients."""
-        if self._norms is None:
-            self._norms, self._shares = (torch.zeros(len(self.names), dtype=torch.float64) for _ in range(2))
-            self._counted = torch.zeros(2, dtype=torch.int64)
         if self._norms.device != device:
             self._norms, self._shares = self._norms.to(device), self._shares.to(device)
             self._counted = self._counted.to(device)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from geowidth import files, records
@@ -136,7 +135,9 @@ def _opened(model, blocks, rules, ledger, seed, corpus, windows, context, device
     if blocks >= len(found):
         raise UserError(f"blocks is {blocks}; the model has {len(found)}, so allowed: 1 to {len(found) - 1}")
     if ledger is not None and len(ledger.blocks) != len(found):
-        raise UserError(f"the ledger has {len(ledger.blocks)} blocks, the model {len(found)}; give that of its training")
+        raise UserError(
+            f"the ledger has {len(ledger.blocks)} blocks, the model {len(found)}; give that of its training"
+        )
     text = load_corpus(corpus)
     drawn = {"windows": windows, "context": context, "seed": seed}
     judged = held_out(opened, text, JUDGED, **drawn)
@@ -209,6 +210,6 @@ def _check_written(pruner, removed, folder, identity):
     if not apart <= SAME:
         why = "a block of zeros is no identity" if identity else "what a block does depends on its number"
         raise UserError(
-            f"{pruner.folder} cannot be pruned this way: in a {type(model).__name__} {why} (logits differ by {apart:.2g} "
-            "of the largest)"
+            f"{pruner.folder} cannot be pruned this way: in a {type(model).__name__} {why} (logits differ by "
+            f"{apart:.2g} of the largest)"
         )

@@ -58,7 +58,9 @@ def _write_own(source, removed, identity, folder):
     short.load_state_dict(state)
     save_model(short, folder)
     if carried is not None:
-        records.write_json(folder / SOURCE_CONFIG, carried if identity else _shortened_json(carried, None, layers, kept))
+        records.write_json(
+            folder / SOURCE_CONFIG, carried if identity else _shortened_json(carried, None, layers, kept)
+        )
 
 
 def _write_library(source, model, removed, identity, folder):

@@ -61,7 +61,9 @@ def block_scores(rule: str, evidence: Evidence, world: World | None = None) -> n
         if getattr(evidence, name) is None:
             raise UserError(f"rule {rule} needs a {name}, and none came")
     with evaluating(evidence.blocks.model):
-        scores = per_layer(f"score by {rule}", chosen.score(evidence), len(evidence.blocks), minimum=-sys.float_info.max)
+        scores = per_layer(
+            f"score by {rule}", chosen.score(evidence), len(evidence.blocks), minimum=-sys.float_info.max
+        )
     return scores if world is None else world.sum(torch.from_numpy(scores).to(world.device)).cpu().numpy()
 
 
@@ -78,7 +80,9 @@ def by_ledger(evidence: Evidence) -> np.ndarray:
     ledger = evidence.ledger
     if ledger is None or len(ledger.blocks) != len(evidence.blocks):
         found = 0 if ledger is None else len(ledger.blocks)
-        raise UserError(f"the ledger has {found} blocks, the model {len(evidence.blocks)}; give the one of its training")
+        raise UserError(
+            f"the ledger has {found} blocks, the model {len(evidence.blocks)}; give the one of its training"
+        )
     return ledger.shares
 
 
@@ -108,7 +112,7 @@ def angles_between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def by_taylor(evidence: Evidence) -> np.ndarray:
-    """Sum over a block's parameters of |parameter * gradient of the mean loss|: what the loss changes by to first order.
+    """Sum over a block's parameters of |parameter * gradient of the mean loss|, the change of the loss to first order.
 
     Source: Molchanov et al. (CVPR 2019); for whole blocks Kim et al., "Shortened LLaMA" (arXiv 2402.02834).
     """
@@ -117,7 +121,9 @@ def by_taylor(evidence: Evidence) -> np.ndarray:
     every = list({id(p): p for own in parameters for p in own}.values())
     memory.check("gradients of all blocks", 8 * sum(p.numel() for p in every), "take another rule")
     gradients = _gradients(blocks.model, every, text)
-    return np.array([sum(float((p.detach() * gradients[id(p)]).abs().double().sum()) for p in own) for own in parameters])
+    return np.array(
+        [sum(float((p.detach() * gradients[id(p)]).abs().double().sum()) for p in own) for own in parameters]
+    )
 
 
 def _gradients(model, parameters, text):

@@ -32,7 +32,8 @@ class LedgerCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Any, ledger: GradientLedger | None = None) -> None:
-        self.trainer, self.ledger = trainer, ledger
+        self.trainer = trainer
+        self.ledger: Any = ledger
         self._clip: Any = None
         self._seen = False  # whether this step is recorded
 

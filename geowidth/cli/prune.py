@@ -94,8 +94,9 @@ def show(arguments, record):
     before, after, difference = (record[name] for name in ("loss_before", "loss_after", "difference"))
     what = "are identities now" if record["identity"] else "removed"
     print(f"blocks {' '.join(map(str, record['removed']))} of {record['layers']} {what}, by {record['by']}")
+    text = f"{record['text']['windows']} windows of {record['text']['context']} tokens"
     print(
-        f"loss on {record['text']['windows']} windows of {record['text']['context']} tokens: {before['mean']:.4f} before, "
+        f"loss on {text}: {before['mean']:.4f} before, "
         f"{after['mean']:.4f} after; {difference['mean']:+.4f} with a standard error of "
         f"{difference['standard_error']:.4f} (nats per token, paired)"
     )

@@ -78,9 +78,7 @@ def _built(folder, config, causal):
     kind, ending = str(config.get("model_type")), "ForCausalLM" if causal else "Model"
     if kind.startswith(TAPERED):
         module = tapered_module(kind.removeprefix(TAPERED))
-        model = next(
-            value for name, value in vars(module).items() if _is_ours(module, value) and name.endswith(ending)
-        )
+        model = next(value for name, value in vars(module).items() if _is_ours(module, value) and name.endswith(ending))
         return model(model.config_class.from_pretrained(folder, local_files_only=True))
     import transformers
 

@@ -46,7 +46,11 @@ def first(output):
 MODELS = {
     "ours": (ours, TOKENS, ("blocks.0", "blocks.1", "blocks.2")),
     "llama": (lambda: library("llama"), TOKENS, tuple(f"model.layers.{i}" for i in range(3))),
-    "gemma3": (lambda: library("gemma3_text", head_dim=8, num_key_value_heads=1), TOKENS, tuple(f"model.layers.{i}" for i in range(3))),
+    "gemma3": (
+        lambda: library("gemma3_text", head_dim=8, num_key_value_heads=1),
+        TOKENS,
+        tuple(f"model.layers.{i}" for i in range(3)),
+    ),
     "gpt2": (gpt2, TOKENS, tuple(f"transformer.h.{i}" for i in range(3))),
     "bert": (bert, TOKENS, tuple(f"encoder.layer.{i}" for i in range(3))),
     "resnet": (

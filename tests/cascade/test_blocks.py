@@ -7,6 +7,7 @@ from cascade_models import MODELS, TOKENS, first, library, ours, resnet
 from geowidth.cascade import ResidualBlocks, residual_blocks
 from geowidth.errors import UserError
 
+
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_found_left_out_and_put_back(name):

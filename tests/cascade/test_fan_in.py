@@ -22,7 +22,7 @@ def heads(layers, kind):
 
 
 def paths(block, head):
-    """All gradient paths from `head` (after that block) back to the output of `block`: the blocks each passes through."""
+    """All gradient paths from `head` (after that block) back to the output of `block`: the blocks each passes."""
     between = range(block + 1, head + 1)
     return [chosen for size in range(len(between) + 1) for chosen in itertools.combinations(between, size)]
 
@@ -32,14 +32,18 @@ def paths(block, head):
 def test_counted_by_enumerating_paths(layers, kind):
     """The identity path and those through one block downstream, of every head with its weight."""
     counted = [
-        sum(w * sum(len(path) <= 1 for path in paths(block, head)) for head, w in enumerate(heads(layers, kind)) if head >= block)
+        sum(
+            w * sum(len(path) <= 1 for path in paths(block, head))
+            for head, w in enumerate(heads(layers, kind))
+            if head >= block
+        )
         for block in range(layers)
     ]
     np.testing.assert_allclose(predicted(layers, kind), counted)
 
 
 def gradients(factors, kind):
-    """d loss / d (output of each block) of a stack x + f_l x of linear blocks, the loss a weighted sum of all states."""
+    """d loss / d (output of each block) of a stack x + f_l x of linear blocks; the loss weights all states."""
     x, states, loss = torch.ones((), dtype=torch.float64, requires_grad=True), [], 0.0
     for factor, weight in zip(factors, heads(len(factors), kind), strict=True):
         x = x + factor * x
@@ -65,10 +69,12 @@ def test_paths_sum_to_the_gradient(kind):
 
 @pytest.mark.parametrize("kind", WEIGHTS)
 def test_counted_by_derivatives(kind):
-    """With all blocks' derivatives e, the gradient is fan-in to first order: its value at e = 0 plus its slope there."""
+    """With all blocks' derivatives e, fan-in is the gradient's value at e = 0 plus its slope there."""
     e = torch.zeros((), dtype=torch.float64, requires_grad=True)
     found = gradients([e] * 5, kind)
-    slopes = torch.stack([torch.autograd.grad(g, e, retain_graph=True, allow_unused=True, materialize_grads=True)[0] for g in found])
+    slopes = torch.stack(
+        [torch.autograd.grad(g, e, retain_graph=True, allow_unused=True, materialize_grads=True)[0] for g in found]
+    )
     np.testing.assert_allclose(predicted(5, kind), (found + slopes).detach().numpy())
 
 

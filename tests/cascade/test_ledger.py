@@ -1,4 +1,4 @@
-"""The gradient ledger: norms against their definition, whatever the loop did to the gradients, and through checkpoints."""
+"""The gradient ledger: norms against their definition, whatever a loop does to gradients, and through checkpoints."""
 
 from pathlib import Path
 
