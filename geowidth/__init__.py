@@ -6,6 +6,7 @@ budget, train the tapered model, and say by paired seeds whether it helped.
     geowidth.allocate   width schedules under an exact budget
     geowidth.models     the transformer with one FFN width per layer
     geowidth.train      corpus, training loop, paired comparison
+    geowidth.cascade    gradient fan-in, gradient ledger, pruning of blocks
     geowidth.diagnose   loss-versus-width curves of trained models
     geowidth.plan       what a task takes, before any work
     geowidth.report     one HTML page, CSV and JSON of a run folder
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each loads when it is first used
     from geowidth import allocate as allocate
+    from geowidth import cascade as cascade
     from geowidth import diagnose as diagnose
     from geowidth import geometry as geometry
     from geowidth import measure as measure
@@ -34,7 +36,7 @@ try:
 except PackageNotFoundError:  # a source tree on sys.path, not installed
     __version__ = "0+unknown"
 
-_SUBPACKAGES = ("allocate", "diagnose", "geometry", "measure", "models", "ops", "plan", "report", "train")
+_SUBPACKAGES = ("allocate", "cascade", "diagnose", "geometry", "measure", "models", "ops", "plan", "report", "train")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -16,7 +16,7 @@ import geowidth
 from geowidth import artifacts, ops, text
 
 PACKAGE = Path(geowidth.__file__).parent
-LAZY = ("allocate", "diagnose", "measure", "train")
+LAZY = ("allocate", "cascade", "diagnose", "measure", "train")
 
 
 def submodules(package, folders=False):

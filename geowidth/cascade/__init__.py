@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.cascade.pruning import prune as prune
     from geowidth.cascade.scores import RULES as RULES
     from geowidth.cascade.scores import Rule as Rule
-    from geowidth.cascade.trainer_callback import LedgerCallback as LedgerCallback
 
 _HOMES = {
     "Ledger": "geowidth.artifacts.ledger",
@@ -48,7 +47,6 @@ _HOMES = {
     "prune": "geowidth.cascade.pruning",
     "RULES": "geowidth.cascade.scores",
     "Rule": "geowidth.cascade.scores",
-    "LedgerCallback": "geowidth.cascade.trainer_callback",
 }
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy.face(__name__, _HOMES)

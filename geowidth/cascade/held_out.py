@@ -38,7 +38,7 @@ IGNORED = -100
 BATCH = 8  # windows in a forward pass
 
 
-def held_out(
+def draw_held_out(
     opened: OpenedModel, corpus: Corpus, split: str, *, windows: int = 32, context: int | None = None, seed: int = 0
 ) -> HeldOut:
     """`windows` windows of a split of `corpus`, drawn without replacement by `seed`, as `opened` reads them.
@@ -47,7 +47,9 @@ def held_out(
     UserError for a text with fewer windows, and for ids the model does not know.
     """
     windows = whole("windows", windows, 2)
-    sequences = opened.sequences(corpus.split(split), context)
+    if context is not None and opened.longest is not None and whole("context", context, 2) > opened.longest:
+        raise UserError(f"context is {context}; the model takes at most {opened.longest} tokens")
+    sequences = opened.held_out(corpus, context, split)
     if len(sequences) < windows:
         raise UserError(
             f"{windows} windows asked for; the {split} split of {corpus.source!r} has {len(sequences)} of "

@@ -10,7 +10,7 @@ import torch
 from geowidth import files, records
 from geowidth.artifacts.ledger import Ledger
 from geowidth.cascade.blocks import ResidualBlocks, residual_blocks
-from geowidth.cascade.held_out import HeldOut, held_out, logits_of, mean_and_error, window_losses
+from geowidth.cascade.held_out import HeldOut, draw_held_out, logits_of, mean_and_error, window_losses
 from geowidth.cascade.removal import write_without
 from geowidth.cascade.scores import RULES, Evidence, block_scores, removal_order
 from geowidth.errors import UserError, choose_several, flag, seed_number, whole
@@ -24,7 +24,7 @@ from geowidth.text.corpus import load_corpus
 KIND, CURVE_KIND, SCHEMA = "geowidth.prune", "geowidth.prune_curve", 1
 RECORD_FILE, LEDGER_FILE = "prune.json", "ledger.json"
 CALIBRATION, JUDGED = "validation", "test"  # splits: what rules look at, and what the losses are of
-SAME = 1e-3  # of the largest logit: how far a written model may be from the one whose losses were taken
+SAME = 1e-5  # of the largest logit: how far a written model may be from the one whose losses were taken
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def _opened(model, blocks, rules, ledger, seed, corpus, windows, context, device
         )
     text = load_corpus(corpus)
     drawn = {"windows": windows, "context": context, "seed": seed}
-    judged = held_out(opened, text, JUDGED, **drawn)
+    judged = draw_held_out(opened, text, JUDGED, **drawn)
     looked_at = any("text" in RULES[rule].reads for rule in rules)
-    evidence = Evidence(found, held_out(opened, text, CALIBRATION, **drawn) if looked_at else None, ledger, seed)
+    evidence = Evidence(found, draw_held_out(opened, text, CALIBRATION, **drawn) if looked_at else None, ledger, seed)
     return Pruner(opened, folder, evidence, judged)
 
 

@@ -1,5 +1,7 @@
 """GradientLedger in the Trainer of transformers.
 
+    from geowidth.cascade.trainer_callback import LedgerCallback
+
     trainer = Trainer(model=model, ...)
     trainer.add_callback(LedgerCallback(trainer))
     trainer.train()
@@ -12,13 +14,15 @@ Trainer has divided by the number of microbatches itself.
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
 from geowidth import files
 from geowidth.artifacts.ledger import Ledger
 from geowidth.cascade.blocks import residual_blocks
 from geowidth.cascade.ledger import GradientLedger
 from geowidth.errors import UserError
+from geowidth.exchange.library import need_transformers
+
+need_transformers()
+from transformers import TrainerCallback  # noqa: E402
 
 LEDGER_FILE = "ledger.json"
 
@@ -37,7 +41,7 @@ class LedgerCallback(TrainerCallback):
         self._clip: Any = None
         self._seen = False  # whether this step is recorded
 
-    def on_train_begin(self, args, state, control, model=None, **_):
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if self.ledger is None:
             self.ledger = GradientLedger(residual_blocks(model))
         if state.global_step:
@@ -47,18 +51,18 @@ class LedgerCallback(TrainerCallback):
             self._clip = accelerator.clip_grad_norm_
             accelerator.clip_grad_norm_ = self._recorded
 
-    def on_step_begin(self, args, state, control, **_):
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._seen = False
 
-    def on_pre_optimizer_step(self, args, state, control, **_):
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not self._seen:  # a Trainer that does not clip, and asks for no norm
             self._record()
 
-    def on_save(self, args, state, control, **_):
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
             self.ledger.result().write(self._folder(args, state) / LEDGER_FILE)
 
-    def on_train_end(self, args, state, control, **_):
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.trainer.accelerator.clip_grad_norm_ = self._clip
         if state.is_world_process_zero:
             self.ledger.result().write(Path(args.output_dir) / LEDGER_FILE)

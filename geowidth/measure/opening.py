@@ -65,13 +65,13 @@ class OpenedModel:
     context: int = field(default=TOKENISED_CONTEXT)
     digest: str | None = None
 
-    def held_out(self, corpus, context=None):
-        """The (length,) id tensors of a Corpus's test split: its text in this model's ids, or its ids as they are.
+    def held_out(self, corpus, context=None, split="test"):
+        """The (length,) id tensors of a split of a Corpus: its text in this model's ids, or its ids as they are.
 
         context   see `sequences`
         Raises UserError for ids of another tokenizer than the model's.
         """
-        ids = in_memory(corpus.test)
+        ids = in_memory(corpus.split(split))
         if corpus.unit == "byte":
             return self.sequences(ids.to(torch.uint8), context)
         if corpus.tokenizer_digest != self.digest:

@@ -7,7 +7,7 @@ from cascade_models import library, ours
 from scipy import stats
 
 from geowidth.cascade import block_importance, correlate, residual_blocks
-from geowidth.cascade.held_out import IGNORED, HeldOut, held_out, mean_and_error, window_losses
+from geowidth.cascade.held_out import IGNORED, HeldOut, draw_held_out, mean_and_error, window_losses
 from geowidth.cascade.plot import plot_curves, plot_importance
 from geowidth.errors import UserError
 from geowidth.measure.opening import OpenedModel
@@ -57,18 +57,18 @@ def test_windows_are_drawn_from_the_split_without_special_tokens(text):
     corpus = load_corpus(text)
     model = ours()
     with pytest.raises(UserError, match="has no row in the embedding"):
-        held_out(OpenedModel(model, {}, context=8), corpus, "test", windows=4)
+        draw_held_out(OpenedModel(model, {}, context=8), corpus, "test", windows=4)
     from geowidth.models import ModelConfig, TaperedTransformer
 
     of_bytes = TaperedTransformer(ModelConfig(256, 1, 8, 1, (8,), 16), seed=0).eval()
-    found = held_out(OpenedModel(of_bytes, {}, context=8), corpus, "test", windows=4, seed=1)
+    found = draw_held_out(OpenedModel(of_bytes, {}, context=8), corpus, "test", windows=4, seed=1)
     rows = corpus.test[: len(corpus.test) // 8 * 8].view(-1, 8).long()
     assert all(any(torch.equal(row, one) for one in rows) for row in found.tokens)
     assert torch.equal(found.targets[:, :-1], found.tokens[:, 1:]) and (found.targets[:, -1] == IGNORED).all()
-    again = held_out(OpenedModel(of_bytes, {}, context=8), corpus, "test", windows=4, seed=1)
+    again = draw_held_out(OpenedModel(of_bytes, {}, context=8), corpus, "test", windows=4, seed=1)
     assert torch.equal(found.tokens, again.tokens)
     with pytest.raises(UserError, match="windows asked for; the test split"):
-        held_out(OpenedModel(of_bytes, {}, context=8), corpus, "test", windows=100_000)
+        draw_held_out(OpenedModel(of_bytes, {}, context=8), corpus, "test", windows=100_000)
 
 
 def test_correlation_against_scipy(rng):

@@ -9,10 +9,12 @@ import transformers
 from cascade_models import MODELS, TOKENS, ours, resnet
 from launching import own_lines, torchrun
 from torch.nn import functional
+from transformers.trainer_callback import CallbackHandler
 
 from geowidth import records
 from geowidth.artifacts.ledger import Ledger
 from geowidth.cascade import GradientLedger, ResidualBlocks, residual_blocks
+from geowidth.cascade.trainer_callback import LedgerCallback
 from geowidth.errors import UserError
 from geowidth.train.losses import IGNORED, accumulate_gradients
 
@@ -170,8 +172,6 @@ class _Accelerator:
 @pytest.mark.parametrize("clipped", [True, False])
 def test_trainer_callback_records_before_clipping(tmp_path, clipped):
     """The events and the order of a Trainer, by its own handler of callbacks; the ledger goes through a checkpoint."""
-    from geowidth.cascade import LedgerCallback
-
     model = ours()
     args = transformers.TrainingArguments.__new__(transformers.TrainingArguments)
     args.output_dir = str(tmp_path)
@@ -179,8 +179,6 @@ def test_trainer_callback_records_before_clipping(tmp_path, clipped):
     def train(callback, accelerator, first, last):
         state = transformers.TrainerState(global_step=first)
         control = transformers.TrainerControl()
-        from transformers.trainer_callback import CallbackHandler
-
         handler = CallbackHandler([callback], model, None, None, None)
         handler.on_train_begin(args, state, control)
         for step in range(first, last):

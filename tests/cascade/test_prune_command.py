@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from cascade_models import SMALL
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from geowidth import cli, records
@@ -64,7 +64,9 @@ def test_a_pruned_model_is_pruned_again_and_measured(folder, pruned, tmp_path):
 
 
 def word_tokenizer(folder):
-    words = {f"{word}": i for i, word in enumerate("? the width of a layer is what its work asks for".split())}
+    words = dict(
+        zip(("?", "the", "width", "of", "a", "layer", "is", "what", "its", "work", "for"), range(11), strict=True)
+    )
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -81,7 +83,7 @@ def library_folder(path, kind, dtype=torch.float32, **changes):
 
 KINDS = {
     "llama": {"tie_word_embeddings": True},
-    "qwen2": {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2, "num_key_value_heads": 1},
     "gemma3_text": {"head_dim": 8, "num_key_value_heads": 1, "sliding_window": 3, "pad_token_id": 0},
     "smollm3": {"no_rope_layer_interval": 2, "num_key_value_heads": 1, "pad_token_id": 0},
     "gpt2": {"n_embd": 16, "n_layer": 4, "n_head": 2, "n_positions": 16},
@@ -96,7 +98,9 @@ def test_hugging_face_folders(kind, pruned, tmp_path):
         config = json.loads((source / "config.json").read_text())
         del config["layer_types"]
         (source / "config.json").write_text(json.dumps(config))
-    code, said = pruned(source, "--by", "random", "--seed", 1, "--blocks", 2, "--context", 12, "--out", tmp_path / "out")
+    code, said = pruned(
+        source, "--by", "random", "--seed", 1, "--blocks", 2, "--context", 12, "--out", tmp_path / "out"
+    )
     assert code == 0, said.err
     removed = records.read_json(tmp_path / "out" / "prune.json")["removed"]
     load = transformers.AutoModelForCausalLM.from_pretrained
@@ -125,11 +129,14 @@ def test_identity_where_the_family_can_say_it(pruned, tmp_path):
 def test_what_depends_on_a_layers_number_is_refused(pruned, tmp_path):
     """GPT-2 may scale attention by the number of the layer: no config without a block computes the same."""
     source = library_folder(tmp_path / "whole", "gpt2", **KINDS["gpt2"], scale_attn_by_inverse_layer_idx=True)
-    with torch.no_grad():
-        tensors = load_file(source / "model.safetensors")
-        assert any("c_attn" in name for name in tensors)
-    code, said = pruned(source, "--by", "random", "--seed", 1, "--blocks", 2, "--context", 12, "--out", tmp_path / "out")
-    assert code == 2 and "depends on its number" in said.err and said.err.count("\n") == 1, said.err
+    tensors = load_file(source / "model.safetensors")
+    save_file(
+        {n: 9 * t if "attn" in n else t for n, t in tensors.items()}, source / "model.safetensors", {"format": "pt"}
+    )
+    code, said = pruned(
+        source, "--by", "random", "--seed", 1, "--blocks", 2, "--context", 12, "--out", tmp_path / "out"
+    )
+    assert code == 2 and "depends on its number" in said.err, said.err
     assert not (tmp_path / "out").exists()
 
 
@@ -162,7 +169,7 @@ def test_curve_of_several_rules(folder, pruned, tmp_path):
         (["--blocks", "1", "--by", "random", "--identity", "--curve", "CURVE"], "no folder was named for it"),
         (["--blocks", "1", "--by", "random", "--plot", "x.svg", "--out", "OUT"], "give --curve FILE too"),
         (["--blocks", "1", "--by", "random", "--out", "MODEL"], "exists already"),
-        (["--blocks", "1", "--by", "random", "--context", "17", "--windows", "99999", "--out", "OUT"], "windows asked"),
+        (["--blocks", "1", "--by", "random", "--context", "9999", "--out", "OUT"], "the model takes"),
         (["--blocks", "1", "--by", "random", "--device", "tpu", "--out", "OUT"], "tpu"),
     ],
 )
