@@ -56,8 +56,8 @@ def test_a_block_that_does_nothing_has_no_importance():
 def test_windows_are_drawn_from_the_split_without_special_tokens(text):
     corpus = load_corpus(text)
     model = ours()
-    with pytest.raises(UserError, match="has no row in the embedding"):
-        draw_held_out(OpenedModel(model, {}, context=8), corpus, "test", windows=4)
+    with pytest.raises(UserError, match="m has 20 token ids and no tokenizer.json"):
+        draw_held_out(OpenedModel(model, {"name": "m"}, context=8), corpus, "test", windows=4)
     from geowidth.models import ModelConfig, TaperedTransformer
 
     of_bytes = TaperedTransformer(ModelConfig(256, 1, 8, 1, (8,), 16), seed=0).eval()
