@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from geowidth.cascade import GradientLedger, residual_blocks
 from geowidth.models import ModelConfig, TaperedTransformer
+from geowidth.ranks import joined
 
 TOKENS = torch.arange(24).view(4, 6) % 20
 
@@ -25,9 +26,7 @@ def recorded(network, model, rows):
     return torch.from_numpy(ledger.result().norms.copy())
 
 
-def main():
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+def compare(rank):
     model = TaperedTransformer(ModelConfig(20, 3, 16, 2, (24, 7, 5), 16), seed=1)
     sharded, alone = copy.deepcopy(model), copy.deepcopy(model)
     wanted = recorded(alone, alone, TOKENS)
@@ -37,8 +36,13 @@ def main():
         fully_shard(block)
     fully_shard(sharded)
     torch.testing.assert_close(recorded(sharded, sharded, own), wanted, rtol=1e-5, atol=0)
-    print("same", flush=True)
-    dist.destroy_process_group()
+
+
+def main():
+    with joined("cpu") as ranks:
+        compare(dist.get_rank())
+        ranks.barrier()
+        print("same", flush=True)
 
 
 if __name__ == "__main__":

@@ -153,8 +153,7 @@ def test_refusals(tmp_path):
 def test_many_processes_record_the_same():
     """DDP's gradients are reduced already, FSDP2's lie in shards; decisions are those of summed scores (cases F3)."""
     finished = torchrun(2, Path(__file__).with_name("ledger_processes.py"))
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    assert not own_lines(finished) and finished.stdout.count("same") == 2
+    assert finished.stdout.count("same") == 2 and not own_lines(finished), finished.stderr[-3000:]
 
 
 class _Accelerator:
