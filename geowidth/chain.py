@@ -193,14 +193,14 @@ def _run(chain, folder, where):
 def check(chain: Chain, processes: int | None) -> None:
     """Refuse what only the corpus and this machine can tell, before anything is written."""
     from geowidth.measure import check_enough_text
-    from geowidth.text.corpus import load_corpus, windows
+    from geowidth.text.corpus import load_corpus
+    from geowidth.train.preparation import check_corpus
     from geowidth.train.processes import process_count
 
     process_count(processes)
-    text, context = load_corpus(chain.corpus), chain.preset.model.context
-    for split in ("train", "validation"):
-        windows(text.split(split), context, 1)
-    check_enough_text(text, context, chain.tokens)
+    text, model = load_corpus(chain.corpus), chain.preset.model
+    check_corpus(text, model, chain.preset.training)
+    check_enough_text(text, model.context, chain.tokens)
 
 
 def planned(chain: Chain, folder: Path) -> list[PlannedCell]:

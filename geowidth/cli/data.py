@@ -5,7 +5,8 @@
 
 Reads   one or several SOURCEs: stdlib, a text file, a folder of text files, a .jsonl file (one object a line), a
         .parquet file or a folder of them, a dataset folder (save_to_disk of the library datasets), or hf:NAME or
-        hf:NAME:CONFIG, a dataset in the local Hugging Face cache. Nothing is downloaded.
+        hf:NAME:CONFIG, a dataset in the local Hugging Face cache. Of a dataset with several splits, the one called
+        train is read. Nothing is downloaded.
 Writes  into --out: index.json, SPLIT-00000.bin ... of ids (1, 2 or 4 bytes each) and tokenizer.json
 
 The folder is then a corpus: geowidth train --corpus DIR. So are folders of .bin files as nanoGPT (train.bin, val.bin)
@@ -13,7 +14,7 @@ and llm.c write them, as they are.
 
 Documents are files, lines and rows. A hash of each one's name (of a record: its text) puts it into the training (90 %),
 validation (5 %) or test split (5 %); with few documents each is cut in three instead. Each ends with an end-of-text
-token. Copies of a text never stand on both sides of a split.
+token. Copies of a record never stand on both sides of a split.
 
 Tokenizers
   bytes     256 ids, nothing to install or train; losses are then in nats per byte

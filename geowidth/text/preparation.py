@@ -84,6 +84,7 @@ def prepare(
         "sample_bytes": whole("sample bytes", sample_bytes, 1) if size else None,
     }
     folder = Path(out)
+    _check_apart(folder, names)
     record = {"kind": SETTINGS_KIND, "schema": SCHEMA, "settings": settings}
     records.claim_folder(folder / shards.SETTINGS_FILE, record, "shards")
     with files.holding(folder) as free:
@@ -92,6 +93,13 @@ def prepare(
         if shards.is_prepared(folder):
             return shards.read_index(folder)
         return Preparation(folder, opened, names, shard_tokens).run(ready, str(tokenizer), size or 0, sample_bytes)
+
+
+def _check_apart(folder, names):
+    """Refuse to write into a folder that is read: the next time it would be another source."""
+    inside = next((n for n in names if os.path.isdir(n) and folder.resolve().is_relative_to(Path(n).resolve())), None)
+    if inside is not None:
+        raise UserError(f"{folder} lies in the source {inside}, which must stay as it is; name a folder outside it")
 
 
 def _tokenizer(name, end_of_text):

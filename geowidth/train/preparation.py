@@ -87,21 +87,27 @@ def prepare(
     check_batch_memory(model, settings)
     seed = seed_number("seed", seed)
     text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
-    for name in ("train", "validation"):
-        windows(text.split(name), model.context, 1)
-    if text.vocabulary > model.vocabulary:
-        raise UserError(
-            f"corpus {text.source} has {text.vocabulary:,} token ids; the model knows {model.vocabulary:,}: "
-            "give it as many (--vocabulary, or vocabulary in the file of a preset)"
-        )
-    if settings.document_mask:
-        text.documents(torch.zeros(1, 1, dtype=torch.int64))
+    check_corpus(text, model, settings)
     if arm is None:
         arm = "uniform" if len(set(model.widths)) == 1 and model.layer_heads is None else "custom"
     scales = None
     if initial_scales is not None:
         scales = tuple(per_layer("initial scale", list(initial_scales), model.layers, strict=True).tolist())
     return Training(preset.name, folder, str(arm), model, settings, seed, text, scales)
+
+
+def check_corpus(text: Corpus, model: ModelConfig, settings: TrainingSettings) -> None:
+    """Refuse a corpus too small for a window of the model, with ids it does not know, or without the ends of documents
+    that a mask needs."""
+    for name in ("train", "validation"):
+        windows(text.split(name), model.context, 1)
+    if text.vocabulary > model.vocabulary:
+        raise UserError(
+            f"corpus {text.source} has {text.vocabulary:,} token ids; the model knows {model.vocabulary:,}: give it as "
+            f"many ([model] vocabulary = {text.vocabulary} in the file of a preset, or geowidth train --vocabulary)"
+        )
+    if settings.document_mask:
+        text.documents(torch.zeros(1, 1, dtype=torch.int64))
 
 
 def check_batch_memory(model: ModelConfig, settings: TrainingSettings) -> None:

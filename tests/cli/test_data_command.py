@@ -61,6 +61,7 @@ def test_prepare_and_check(articles, tmp_path, capsys):
         (["prepare", "stdlib", "--out", "OUT", "--end-of-text", "x"], "the tokenizer bytes has its own end of text"),
         (["prepare", "stdlib", "--out", "OUT", "--shard-tokens", "0"], "--shard-tokens is 0; allowed: whole numbers"),
         (["prepare", "stdlib", "--out", "ids.bin"], "ids.bin is a file, not a folder"),
+        (["prepare", "lines/..", "--out", "OUT"], "OUT lies in the source lines/.., which must stay as it is"),
         (["check", "lines"], "lines holds no index.json"),
         (["check", "lines", "more"], "takes one folder of shards and nothing else; leave out more"),
         (["check", "lines", "--field", "body"], "leave out --field"),

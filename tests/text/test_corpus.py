@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from geowidth import memory
 from geowidth.errors import UserError
 from geowidth.text.corpus import SPLITS, DataOrder, build, by_name, load_corpus, windows
 
@@ -108,6 +109,13 @@ def test_bad_sources(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"ab\0")
     with pytest.raises(UserError, match="zero bytes"):
         load_corpus(tmp_path / "b.txt")
+
+
+def test_text_larger_than_memory_is_refused_with_the_way_out(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("some text")
+    monkeypatch.setattr(memory, "available", lambda: 17)
+    with pytest.raises(UserError, match="read whole takes 18 bytes.*geowidth data prepare makes shards of it"):
+        load_corpus(tmp_path / "a.txt")
 
 
 def test_windows():

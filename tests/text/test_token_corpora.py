@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from geowidth import cli, records
+from geowidth.chain import resolve, run_chain
 from geowidth.errors import UserError
 from geowidth.measure import check_enough_text, measure
 from geowidth.measure.opening import open_model
@@ -102,8 +103,11 @@ def test_ids_of_another_tokenizer_are_refused(trained, shards, text, tiny, tmp_p
     train(tiny, None, 0, tmp_path / "bytes", corpus=text, **STEPS)
     with pytest.raises(UserError, match="holds ids of bpe:280, and .* has no tokenizer.json; give text"):
         measure(tmp_path / "bytes", corpus=shards / "tokens", tokens=16)
-    with pytest.raises(UserError, match="has 280 token ids"):
+    with pytest.raises(UserError, match="has 280 token ids; the model knows 256"):
         train(tiny, None, 0, tmp_path / "none", corpus=shards / "tokens", **STEPS)
+    with pytest.raises(UserError, match="has 280 token ids; the model knows 256"):
+        run_chain(resolve(tiny, corpus=shards / "tokens", steps=4), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_ids_without_a_tokenizer(tiny, text, tmp_path, rng):
