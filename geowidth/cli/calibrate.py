@@ -9,8 +9,13 @@ Writes  --out: settings.json, runs/ (one training folder a model), work.json, ca
 Stop it at any time: finished trainings are kept and the same command goes on. The default is 100 trainings of the
 nano model; `geowidth plan calibrate` times a moment of it here and says about how long all of it takes.
 
+--on trains elsewhere, with the same numbers: dask://HOST:PORT is a dask.distributed scheduler (dask scheduler, dask
+worker; what a dead worker had goes to another), slurm:partition=NAME,time=MINUTES,cpus=N,gpus=N,memory=GB submits one
+job a training. The folder must lie where all workers see it; pip install 'geowidth[cluster]' brings both.
+
 Examples
   geowidth calibrate --preset nano --out runs/calibration
+  geowidth calibrate --preset nano --out runs/calibration --on dask://10.0.0.1:8786
   geowidth allocate --schedule calibrated --calibration runs/calibration/calibration.json --layers 8 --base 256
 """
 

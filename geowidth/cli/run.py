@@ -9,6 +9,10 @@ seeds. An arm is any schedule (geowidth allocate --list), or CONTROL-SCHEDULE; r
 alone are controls of geometry. Options stand behind a colon. Stop it at any time: what is finished is kept, and the
 same command goes on and ends with the same numbers.
 
+--on trains elsewhere, with the same numbers: dask://HOST:PORT is a dask.distributed scheduler (dask scheduler, dask
+worker; what a dead worker had goes to another), slurm:partition=NAME,time=MINUTES,cpus=N,gpus=N,memory=GB submits one
+job a training. The folder must lie where all workers see it; pip install 'geowidth[cluster]' brings both.
+
 Examples
   geowidth run --preset nano
   geowidth run --preset nano --arms uniform crown reversed-crown cosine:start=1.6,end=0.4

@@ -70,7 +70,10 @@ class Cell:
 
 def train_cell(cell: Cell) -> dict[str, Any]:
     """Train `cell` and return its last event: {"event": "done", "result"}, {"event": "stopped", "host"}, or
-    {"event": "error", "message", "user"} where `user` says whether the user can mend it."""
+    {"event": "error", "message", "user"} where `user` says whether the user can mend it.
+
+    Raises ChildProcessError when the training's process was killed: sent again, the cell goes on from its last state.
+    """
     refusal = cell.refusal()
     if refusal:
         return {"event": "error", "message": refusal, "user": True}
@@ -95,8 +98,10 @@ def _last_event(cell, worker, events):
             event, silent = events.get(timeout=TICK_SECONDS)[1], 0.0
         except queue.Empty:
             silent += TICK_SECONDS
+        if event is None and not stopping:  # no fault of the training's own: an executor may try again
+            raise ChildProcessError(worker.fate())
         if event is None:
-            return _stopped() if stopping else _error(worker.fate())
+            return _stopped()
         if event["event"] == "error":
             return event if event["user"] else _error(f"{event['message']}\n{_words(worker)}")
         if event["event"] != "step":

@@ -19,6 +19,7 @@ from geowidth.errors import UserError, shown
 from geowidth.progress import tell
 from geowidth.registry import Registry
 
+RETRIES = 2  # of a cell whose process is killed; those of a dead worker are dask's own to count
 CONNECT_SECONDS = 10.0  # a scheduler that has not answered by then is not there
 _TEXT = re.compile(r"(?P<name>[^:/,=\s]+)(?::(?://)?(?P<rest>.*))?")
 
@@ -81,7 +82,8 @@ def _dask(rest: str, folder: Path) -> Iterator[Executor]:
         ) from error
     with client:
         check_workers(client)
-        yield client.get_executor(pure=False)  # a cell sent twice is two tasks: what is done is in its folder
+        # Not pure: a cell sent twice is two tasks, as what is done is in its folder.
+        yield client.get_executor(pure=False, retries=RETRIES)
 
 
 def check_workers(client: Any) -> None:

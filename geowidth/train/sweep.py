@@ -80,7 +80,7 @@ class Sweep:
         run = self.trainings[number]
         error = None if future.cancelled() else future.exception()
         if error is not None:  # of the executor: a training's own errors come as events
-            words = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+            words = shortened(f"{type(error).__name__}: {error}")
             raise UserError(failed(run, f"its worker failed ({words}); the same command goes on")) from error
         event: dict[str, Any] = {"event": "cancelled"} if future.cancelled() else future.result()
         if event["event"] == "done":
@@ -115,6 +115,12 @@ class Sweep:
         finally:
             for future in self.flights:
                 future.cancel()
+
+
+def shortened(text: str) -> str:
+    """A text on one line, without its middle where it is long: both ends of an error tell the most."""
+    words = " ".join(text.split())
+    return words if len(words) <= 400 else f"{words[:100]} ... {words[-300:]}"
 
 
 def progress(folder: Path) -> tuple[int, dict[str, Any]]:

@@ -16,7 +16,7 @@ from tiny_preset import TINY
 
 from geowidth import cli, files, records
 from geowidth.errors import UserError
-from geowidth.train import cell, checkpoint, executors, slurm, state, sweep, train, train_many
+from geowidth.train import cell, checkpoint, executors, processes, slurm, state, sweep, train, train_many
 from geowidth.train.executors import PLACES, Place, opened
 from geowidth.train.processes import python_environment
 
@@ -229,6 +229,32 @@ def test_what_a_worker_cannot_do_is_said(text, tmp_path, monkeypatch, change, wo
         (UserError, RuntimeError), match=rf"training .*s0 \(arm cosine, seed 0\) failed: .*{words}|{words}"
     ):
         train_many(jobs(tmp_path, text, 12), on=Here(changed))
+
+
+def test_a_training_that_is_killed_may_be_sent_again(text, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho no memory left >&2\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(processes.sys, "executable", str(program))
+    words = r"its worker failed \(ChildProcessError: its process ended \(killed by signal 9\) no memory left\)"
+    with pytest.raises(UserError, match=rf"seed 0\) failed: {words}; the same command goes on"):
+        train_many(jobs(tmp_path, text, 12), 1, on=Here())
+
+
+def test_progress_is_read_from_the_last_whole_line(tmp_path):
+    path = tmp_path / checkpoint.METRICS_FILE
+    assert sweep.progress(tmp_path) == (0, {})
+    for written in (b"", b'{"step": 1', b"torn\n", b"[]\n", b'{"step": 1}\n'):
+        path.write_bytes(written)
+        assert sweep.progress(tmp_path) == (0, {})
+    line = '{"step": 7, "split": "train", "loss": 2.5, "tokens": 64, "seconds": 0.5}\n'
+    path.write_text("x" * 5000 + "\n" + line + '{"step": 8, "spl')
+    assert sweep.progress(tmp_path) == (7, {"loss": 2.5, "tokens": 64.0, "seconds": 0.5})
+
+
+def test_long_errors_keep_both_ends():
+    found = sweep.shortened("Begin\n" + "x " * 1000 + "\nend")
+    assert found.startswith("Begin x") and found.endswith("x end") and len(found) < 410
 
 
 @pytest.mark.parametrize(
