@@ -66,19 +66,21 @@ def jobs(folder, text, steps, seeds=(0, 1)):
 
 
 def main(folder, text):
+    import dask
     from distributed import LocalCluster
 
     from geowidth import cli, records
     from geowidth.models.presets import PRESETS
-    from geowidth.train import train_many
-    from geowidth.train.executors import opened
+    from geowidth.train import executors, train_many
 
     PRESETS.register(TINY)
+    executors.CONNECT_SECONDS = 600.0  # a busy machine is no fault
+    dask.config.set({"distributed.comm.timeouts.connect": "600s", "distributed.comm.timeouts.tcp": "600s"})
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1", scheduler_port=0
     ) as cluster:
         on = "dask://" + cluster.scheduler_address.removeprefix("tcp://")
-        with opened(on, folder) as executor:
+        with executors.opened(on, folder) as executor:
             results = train_many(jobs(folder / "swept", text, 40), on=Deadly(executor, folder / MARK))
         words = ["run", "--preset", "tiny", "--corpus", str(text), "--seeds", "0", "--out", str(folder / "run")]
         code = cli.main([*words, "--on", on])
