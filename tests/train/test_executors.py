@@ -10,13 +10,13 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from dataclasses import replace
 from pathlib import Path
 
+import dask_sweep
 import pytest
-from dask_sweep import jobs
 from tiny_preset import TINY
 
 from geowidth import cli, files, records
 from geowidth.errors import UserError
-from geowidth.train import cell, checkpoint, executors, processes, slurm, state, sweep, train, train_many
+from geowidth.train import TrainJob, cell, checkpoint, executors, processes, slurm, state, sweep, train, train_many
 from geowidth.train.executors import PLACES, Place, opened
 from geowidth.train.processes import python_environment
 
@@ -43,6 +43,10 @@ exit 0
 
 def nothing(*_):
     """Watch a training without a word."""
+
+
+def jobs(folder, text, steps, seeds=(0, 1)):
+    return [TrainJob(folder / f"s{s}", (30, 18), s, "cosine", TINY, steps, text) for s in seeds]
 
 
 def alone(job):
@@ -147,19 +151,16 @@ def test_a_cancelled_job_leaves_the_queue():
 
 
 def test_a_dask_worker_is_killed_and_the_table_is_the_same(text, tmp_path):
-    here = Path(__file__).resolve().parent
-    command = [sys.executable, str(here / "dask_sweep.py"), str(tmp_path), str(text)]
+    command = [sys.executable, dask_sweep.__file__, str(tmp_path), str(text)]
     done = subprocess.run(command, capture_output=True, text=True, env=python_environment(), timeout=900)
-    assert (tmp_path / "answer.json").exists(), done.stderr
-    answer = records.read_json(tmp_path / "answer.json")
-    assert answer["killed"] and answer["code"] == 0, done.stderr
-    for job, loss in zip(jobs(tmp_path / "alone", text, 40), answer["losses"], strict=True):
-        assert (loss, weights(replace(job, out=tmp_path / "swept" / job.out.name))) == alone(job)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / dask_sweep.MARK).exists()
     table = records.read_json(tmp_path / "run" / "comparison.json")
+    assert [arm["arm"] for arm in table["arms"]] == ["uniform", "cosine"]
     for arm in table["arms"]:
-        twin = tmp_path / "twin" / arm["arm"]
-        result = train(TINY, arm["widths"], 0, twin, arm=arm["arm"], corpus=text, watch=nothing)
-        assert arm["losses"] == {"0": result["loss"]}
+        twin = TrainJob(tmp_path / "twin" / arm["arm"], arm["widths"], 0, arm["arm"], TINY, corpus=text)
+        swept = replace(twin, out=tmp_path / "run" / "arms" / arm["arm"] / "seed-0")
+        assert (arm["losses"]["0"], weights(swept)) == alone(twin)
 
 
 def test_what_is_finished_is_not_sent(text, tmp_path):
