@@ -79,6 +79,8 @@ class Trainer:
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation at that speed; None where the device's peak is not known."""
+        if self.habits.peak_flops is None:
+            return None
         flops = training_flops(self.run.model, self.step_tokens) / self.step_tokens
         return utilisation(flops * self.speed, 1.0, self.habits.peak_flops, self.world.size)
 

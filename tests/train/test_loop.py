@@ -1,6 +1,7 @@
 """The training loop: gradients, schedules, order, and the same bits however often it is killed."""
 
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -194,3 +195,30 @@ def test_the_fused_op_trains_as_plain_torch_does(tmp_path, monkeypatch):
         losses[backend] = [record["loss"] for record in map(records.loads, lines)]
     assert len(losses["native"]) > 5
     assert losses["native"] == pytest.approx(losses["torch"], rel=1e-5)
+
+
+INTERPRETED = """
+import sys
+from dataclasses import replace
+sys.path.insert(0, {tests!r})
+from tiny_preset import TINY
+from geowidth.train import train
+few = replace(TINY.training, steps=2, evaluations=1, evaluation_windows=1, batch=1, microbatch=1)
+result = train(replace(TINY, training=few), (24, 17), 2, sys.argv[1], corpus=sys.argv[2], watch=lambda *_: None)
+print(result["loss"])
+"""
+
+
+def test_the_triton_kernels_are_reached_by_the_loop(text, tmp_path):
+    """Forward and backward of the fused FFN in Triton's interpreter, asked for by name: the losses of the CPU's op."""
+    pytest.importorskip("triton")
+    code = INTERPRETED.format(tests=str(Path(__file__).resolve().parents[1]))
+    found = {}
+    fused = {"TRITON_INTERPRET": "1", "GEOWIDTH_FFN_FUSED": "always"}
+    for backend, more in (("triton", fused), ("torch", {})):
+        environment = os.environ | {"GEOWIDTH_BACKEND": backend} | more
+        command = [sys.executable, "-c", code, str(tmp_path / backend), str(text)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        found[backend] = float(done.stdout)
+    assert found["triton"] == pytest.approx(found["torch"], rel=1e-5)
