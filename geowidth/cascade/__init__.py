@@ -8,6 +8,7 @@ directions    effective rank and mutual cosine of the gradients of microbatches
 held_out      losses on held-out text, window by window
 importance    what a model loses without each of its blocks, paired over windows
 correlation   Spearman and Pearson with intervals
+training      the ledger of `geowidth train --ledger`
 scores        the rules by which blocks go first
 removal       checkpoints without some of their blocks
 pruning       `geowidth prune`

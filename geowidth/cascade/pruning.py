@@ -13,6 +13,7 @@ from geowidth.cascade.blocks import ResidualBlocks, residual_blocks
 from geowidth.cascade.held_out import HeldOut, draw_held_out, logits_of, mean_and_error, window_losses
 from geowidth.cascade.removal import write_without
 from geowidth.cascade.scores import RULES, Evidence, block_scores, removal_order
+from geowidth.cascade.training import LEDGER_FILE
 from geowidth.errors import UserError, choose_several, flag, seed_number, whole
 from geowidth.exchange.folders import check_free, written_whole
 from geowidth.files import PathLike
@@ -22,7 +23,7 @@ from geowidth.progress import Progress
 from geowidth.text.corpus import load_corpus
 
 KIND, CURVE_KIND, SCHEMA = "geowidth.prune", "geowidth.prune_curve", 1
-RECORD_FILE, LEDGER_FILE = "prune.json", "ledger.json"
+RECORD_FILE = "prune.json"
 CALIBRATION, JUDGED = "validation", "test"  # splits: what rules look at, and what the losses are of
 SAME = 1e-5  # of the largest logit: how far a written model may be from the one whose losses were taken
 

@@ -4,6 +4,7 @@ Reads   a preset (model and training settings), a schedule file written by `geow
         get the preset's base width), and the corpus.
 Writes  into --out: config.json, metrics.jsonl (one object a line: step, split, loss, tokens, seconds, ...),
         model.safetensors with model.json, and last result.json; while it trains, its last states in DIR/states.
+        With --ledger also ledger.json: the gradient norms of every block, summed over all steps (geowidth prune)
 
 Ctrl-C keeps a state in the folder; so does the clock, now and then. However the run ended, the same command goes on
 from the last whole state and ends with the same bits as an uninterrupted run (on a CPU). A run that diverges stops and
@@ -44,6 +45,7 @@ def add_arguments(parser):
     add("--arm", metavar="NAME", help="name under which the run is compared (default: the schedule's name)")
     training_options.add_settings(parser)
     training_options.add_habits(parser)
+    add("--ledger", action="store_true", help="gradient norms of every block in the metrics, their sums in ledger.json")
     add(
         "--parallel",
         metavar="WAY",
@@ -73,6 +75,12 @@ def run(arguments):
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
     if arguments.dry_run:
         return preview(preset, arm, training_options.settings(arguments), str(training_device(arguments.device)))
+    look = None
+    if arguments.ledger and arguments.out is not None:
+        from geowidth.cascade.training import block_norms, check_ledger
+
+        check_ledger(arguments.out)
+        look = block_norms
     done = arguments.out is not None and checkpoint.read_result(arguments.out) is not None
     result = train(
         preset,
@@ -84,11 +92,16 @@ def run(arguments):
         corpus=arguments.corpus,
         parallel=arguments.parallel,
         patience=arguments.patience,
+        look=look,
         **training_options.settings(arguments),
         **training_options.habits(arguments),
     )
     if not is_first():
         return
+    if look is not None:
+        from geowidth.cascade.training import write_ledger
+
+        write_ledger(arguments.out)
     print(f"{arguments.out} {'was finished before' if done else 'is finished'}: {sentence(result)}")
 
 

@@ -2,7 +2,8 @@
 
     config.json         everything that decides the result (kind "geowidth.training"), written first
     metrics.jsonl       one object a line: step, split, loss, tokens, seconds; of training steps also learning_rate,
-                        gradient_norm, tokens_per_second and, where the device's peak is known, mfu
+                        gradient_norm, tokens_per_second, where the device's peak is known, mfu, and of those with
+                        a gradient ledger block_gradient_norms
     states/             the last states, enough to go on (geowidth.train.state); gone once the run is finished
     model.safetensors, model.json
     result.json         kind "geowidth.training_result", written last: its presence marks a finished run

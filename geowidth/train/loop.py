@@ -28,7 +28,7 @@ from geowidth.train.metrics import check_board
 from geowidth.train.optimise import check_muon
 from geowidth.train.preparation import Training, prepare
 from geowidth.train.speed import peak_flops as peak_flops_of
-from geowidth.train.trainer import SAVE_SECONDS, Habits, Trainer
+from geowidth.train.trainer import SAVE_SECONDS, Habits, Look, Trainer
 from geowidth.train.world import World
 
 
@@ -50,6 +50,7 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     tensorboard: bool = False,
     peak_flops: float | None = None,
+    look: Look | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
     """Train one model in folder `out` and return its result (the content of result.json).
@@ -65,7 +66,9 @@ def train(
     watch(step, loss, tokens_per_second): called after every step (None: a progress bar is shown). stop(): asked after
     every step; when true the state is saved and KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between
     states, more where writing one takes long. tensorboard: write event files into `out`/tensorboard too. peak_flops:
-    FLOP/s of one device at best, for MFU (default: known GPUs in bfloat16; otherwise MFU is left out).
+    FLOP/s of one device at best, for MFU (default: known GPUs in bfloat16; otherwise MFU is left out). look: makes of
+    the model a function that sees the gradients of every step, and adds what it returns to the step's line of metrics
+    (geowidth.cascade.training.block_norms).
 
     A finished folder is returned as it is; an unfinished one goes on from its last whole state, with the same bits as
     an uninterrupted run. Raises UserError for bad settings, for a folder begun with others, and for a run that
@@ -77,7 +80,7 @@ def train(
         world = distributed.world_of(parallel, device, ranks)
         given |= {"copies": world.copies, "writes": world.is_first}
         run = world.in_turn(functools.partial(prepare, preset, widths, seed, out, **given, **changes))
-        habits = world.together(lambda: habits_of(run, world, save_seconds, tensorboard, peak_flops))
+        habits = world.together(lambda: habits_of(run, world, save_seconds, tensorboard, peak_flops, look))
         world.in_turn(lambda: begin(run, world, stack))
         stack.enter_context(torch_threads(run.settings.threads))
         stack.enter_context(generators(run.seed, world.device))
@@ -115,7 +118,9 @@ def work(
         return trainer.finish(lambda _, *now: bar.step(text=trainer.describe(*now)), interrupted)
 
 
-def habits_of(run: Training, world: World, save_seconds: float, tensorboard: bool, peak: float | None) -> Habits:
+def habits_of(
+    run: Training, world: World, save_seconds: float, tensorboard: bool, peak: float | None, look: Look | None = None
+) -> Habits:
     """The checked Habits; UserError for what cannot be done here."""
     if run.settings.compile:
         check_compiler(world.device)
@@ -125,7 +130,7 @@ def habits_of(run: Training, world: World, save_seconds: float, tensorboard: boo
         check_board()
     save_seconds = number("save_seconds", save_seconds, "numbers from 0 up", lambda value: 0 <= value < math.inf)
     peak = peak_flops_of(world.device, run.settings.dtype) if peak is None else positive("peak_flops", peak)
-    return Habits(save_seconds, tensorboard, peak)
+    return Habits(save_seconds, tensorboard, peak, look)
 
 
 @contextlib.contextmanager

@@ -99,8 +99,10 @@ class Board:
 
     def write(self, line: dict[str, Any]) -> None:
         for name, value in line.items():
-            if name not in NAMES:
-                self.writer.add_scalar(f"{name}/{line['split']}", value, line["step"])
+            if name in NAMES:
+                continue
+            for place, part in enumerate(value) if isinstance(value, list) else [(line["split"], value)]:
+                self.writer.add_scalar(f"{name}/{place}", part, line["step"])
 
     def close(self) -> None:
         self.writer.close()

@@ -23,6 +23,7 @@ from geowidth.train.preparation import Training
 from geowidth.train.speed import utilisation
 from geowidth.train.world import World
 
+Look = Callable[[torch.nn.Module], Callable[[], dict[str, Any]]]
 SAVE_SECONDS = 10.0
 GO_ON, SAVE, STOP = range(3)  # what a process wishes after a step; the strongest wish of any is done by all
 SAVE_SHARE = 20  # a state that takes long to write is written after this many times as long
@@ -34,11 +35,14 @@ class Habits:
 
     save_seconds: time between states; more where writing one takes over a twentieth of it (0: one after every step).
     tensorboard: whether event files are written too. peak_flops: of one device, for MFU; None where not known.
+    look: given the model before the first step, it makes a function that is called once a step, with the gradients of
+    all processes in place and not clipped yet; what that returns, JSON values by name, goes into the step's line.
     """
 
     save_seconds: float = SAVE_SECONDS
     tensorboard: bool = False
     peak_flops: float | None = None
+    look: Look | None = None
 
 
 class Trainer:
@@ -50,6 +54,7 @@ class Trainer:
         self.graphs = prepare_model(self.model, run)
         self.network = world.wrap(self.model)
         self.optimizers = make_optimizers(self.model, self.settings)
+        self.look = None if habits.look is None else habits.look(self.model)
         self.step_tokens = self.settings.batch * run.model.context
         self.data = DataOrder(run.corpus.train, run.model.context, self.settings.batch, run.seed)
         self.held_out = windows(run.corpus.validation, run.model.context, self.settings.evaluation_windows)
@@ -125,8 +130,9 @@ class Trainer:
             if unfinished and wish == STOP:
                 raise KeyboardInterrupt
 
-    def one_step(self) -> dict[str, float]:
-        """One optimiser step: {"loss": mean of the batch in nats per id, "learning_rate", "gradient_norm"}."""
+    def one_step(self) -> dict[str, Any]:
+        """One optimiser step: {"loss": mean of the batch in nats per id, "learning_rate", "gradient_norm"}, and what
+        `look` saw."""
         rate = learning_rate(self.settings, self.step)
         self.optimizers.set_rate(rate)
         own = self.data.batch(self.step, self.world.rows(self.settings.batch))
@@ -135,11 +141,12 @@ class Trainer:
             self.network, own[:, :-1], own[:, 1:], self.settings.microbatch, self.world, self.documents_of
         )
         self.check_finite("the loss", loss, self.step + 1, rate)
+        seen = {} if self.look is None else self.look()
         norm = self.world.clip(self.model.parameters(), self.settings.clip)
         self.check_finite("the norm of the gradient", norm, self.step + 1, rate)
         self.optimizers.step()
         self.step += 1
-        return {"loss": loss, "learning_rate": rate, "gradient_norm": norm}
+        return {"loss": loss, "learning_rate": rate, "gradient_norm": norm, **seen}
 
     def documents_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
         """The document of every token of some windows, for the mask; None without one."""
