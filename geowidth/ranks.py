@@ -223,6 +223,8 @@ def joined(device: str = "cpu", timeout: float = TIMEOUT) -> Iterator[Ranks]:
         ranks.barrier()  # nobody leaves while another still asks for something
     except BaseException as error:
         reason = _reason_of(error, store)
+        if device == "cpu" or isinstance(error, KeyboardInterrupt):  # NCCL may wait here for a process that is gone
+            dist.destroy_process_group()
         if reason is error:
             raise
         raise reason from error

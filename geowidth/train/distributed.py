@@ -81,11 +81,14 @@ class Replicated(Shared):
         from torch.nn.parallel import DistributedDataParallel
 
         without_empty(model)
+        tapered = isinstance(model, TaperedTransformer)  # no pass leaves a part of it out
         known = inspect.signature(DistributedDataParallel).parameters
         tables: dict[str, Any] = {
             "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False
         }
-        return DistributedDataParallel(model, device_mesh=self.mesh, gradient_as_bucket_view=True, **tables)
+        return DistributedDataParallel(
+            model, device_mesh=self.mesh, gradient_as_bucket_view=True, find_unused_parameters=not tapered, **tables
+        )
 
     def accumulating(self, network: torch.nn.Module, last: bool) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext() if last else network.no_sync()  # type: ignore[operator]

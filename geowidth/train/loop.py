@@ -125,7 +125,7 @@ def habits_of(
     if run.settings.compile:
         check_compiler(world.device)
     if run.settings.optimizer == "muon":
-        check_muon()
+        check_muon(world.sharded)
     if flag("tensorboard", tensorboard):
         check_board()
     save_seconds = number("save_seconds", save_seconds, "numbers from 0 up", lambda value: 0 <= value < math.inf)

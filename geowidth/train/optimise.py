@@ -60,8 +60,10 @@ def by_muon(name: str, parameter: torch.nn.Parameter) -> bool:
     return name.startswith("blocks.") and parameter.ndim == 2 and parameter.numel() > 0
 
 
-def check_muon() -> None:
-    """Refuse Muon where torch has none."""
+def check_muon(sharded: bool = False) -> None:
+    """Refuse Muon where torch has none, and where every process holds rows of a matrix, which Muon moves as a whole."""
+    if sharded:
+        raise UserError("optimizer muon moves whole matrices, of which fsdp leaves no process one; use ddp, or adamw")
     if not hasattr(torch.optim, "Muon"):
         raise UserError(
             f"optimizer is 'muon', but torch {torch.__version__} has no Muon; install torch 2.9 or newer, or use adamw"
