@@ -1,14 +1,19 @@
-"""What every file in benchmarks/results was made from, and which of them the code has left behind.
+"""What the files in benchmarks/results and the folders in benchmarks/experiments were made from, and which the code has
+left behind.
 
     python -m benchmarks.committed             lists the stale ones (make results)
     python -m benchmarks.committed --draw      draws the pictures again from their profiles
 
-results/record.json has an entry for each file: the command that makes it again, its date, and
+Each of the two has a record.json with an entry for each file or folder: the command that makes it again, its date, and
 
     work      a work.json: what was measured, in words. Stale when a statistic has another revision than the file says
     picture   the work.json it shows and its title. Stale when drawing that again gives another picture
     rows      of benchmarks, mostly times. Stale when the digest of the sources they timed is not the one noted: such
               rows tell of the code of their date, and only a quiet machine can bring them up to date
+
+    study     schedules trained on one text, with its digest. Stale when its profile is, or gives other widths today
+    sweep     trainings on the texts whose digests are named. Stale when cells are of other texts
+    tables    what is computed from studies. Stale when they give other tables
 
 The rows' own columns say on which processor and with which versions of what they were measured.
 """
@@ -20,7 +25,7 @@ from pathlib import Path
 from geowidth import records
 
 KIND, SCHEMA = "geowidth.committed_results", 1
-RESULTS = Path(__file__).parent / "results"
+RESULTS, EXPERIMENTS = (Path(__file__).parent / name for name in ("results", "experiments"))
 RECORD = "record.json"
 
 
@@ -32,7 +37,8 @@ def entries(results=RESULTS):
 def stale(results=RESULTS):
     """{file name: why} of all results that the code of today would not give, or that nothing is known of."""
     known, found = entries(results), {}
-    present = {path.name for path in results.iterdir()} - {RECORD}
+    present = {path.name for path in results.iterdir() if path.name not in (RECORD, "__pycache__")}
+    present = {name for name in present if not name.endswith(".py")}
     for name in sorted(present | set(known)):
         if name not in known or name not in present:
             found[name] = "has no entry in the record" if name in present else "is not there"
@@ -82,17 +88,51 @@ def _rows(_, entry):
     return None if digest(entry["sources"]) == entry["digest"] else f"the code was changed since {entry['date']}"
 
 
-_CHECKS = {"work": _work, "picture": _picture, "rows": _rows}
+def _study(path, entry):
+    from benchmarks.experiments.study import SCHEDULES, chain_of
+    from geowidth.chain import allocate_arm
+
+    digest = records.read_json(path / "comparison.json")["settings"]["corpus"]["digest"]
+    if digest != entry["text_digest"]:
+        return f"is of a text with digest {digest}, not {entry['text_digest']}"
+    chain, kept, other = chain_of(path.name), records.read_json(path / SCHEDULES), []
+    for arm in chain.arms:
+        today = allocate_arm(chain, arm, path / "work.json" if arm.needs_work else None).widths
+        other += [] if list(today) == kept[arm.name]["widths"] else [arm.name]
+    return f"other widths come of it today: {', '.join(other)}" if other else _work(path / "work.json", entry)
+
+
+def _sweep(path, entry):
+    from benchmarks.experiments.baseline import read_cells
+
+    found = {row["corpus"]: row["digest"] for row in read_cells(path)}
+    return None if found == entry["text_digests"] else f"cells are of texts {found}, not {entry['text_digests']}"
+
+
+def _tables(path, _):
+    from benchmarks.experiments import order
+
+    studies = order.committed_studies(path.parent)
+    made = {name: text for name, text in order.results(studies).items() if text != (path / name).read_text("utf-8")}
+    return f"the studies give another {', '.join(made)}" if made else None
+
+
+_CHECKS = {"work": _work, "picture": _picture, "rows": _rows, "study": _study, "sweep": _sweep, "tables": _tables}
 
 
 def main(arguments=()):
     """Print every stale result with the command that makes it again; with --draw, draw the pictures first."""
     if "--draw" in arguments:
         draw_all()
-    found, known = stale(), entries()
-    for name, why in found.items():
-        print(f"{name}: {why}; make it again with: {known.get(name, {}).get('command', 'an entry and its command')}")
-    print(f"{len(found)} of {len(known)} results are stale")
+    total = stale_ones = 0
+    for folder in (RESULTS, EXPERIMENTS):
+        found, known = stale(folder), entries(folder)
+        for name, why in found.items():
+            print(
+                f"{name}: {why}; make it again with: {known.get(name, {}).get('command', 'an entry and its command')}"
+            )
+        total, stale_ones = total + len(known), stale_ones + len(found)
+    print(f"{stale_ones} of {total} results are stale")
     return 0
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from benchmarks import committed
 from benchmarks.schema import read_rows
+from geowidth import records
 from geowidth.artifacts.work_profile import WorkProfile
 
-ENTRIES = committed.entries()
+ENTRIES, EXPERIMENTS = committed.entries(), committed.entries(committed.EXPERIMENTS)
 OF_KIND = {kind: [n for n, e in ENTRIES.items() if e["kind"] == kind] for kind in ("work", "picture", "rows")}
 
 
@@ -45,6 +46,34 @@ def test_M5_rows_name_date_version_and_processor(name):
     assert all(row.device and row.versions.startswith("geowidth") for row in read_rows(committed.RESULTS / name))
 
 
+def test_M5_no_experiment_is_stale_and_each_names_version_settings_and_text():
+    assert not committed.stale(committed.EXPERIMENTS)
+    for name, entry in EXPERIMENTS.items():
+        assert {"command", "date", "commit", "version"} <= set(entry)
+        if entry["kind"] == "study":
+            record = records.read_json(committed.EXPERIMENTS / name / "comparison.json")
+            assert record["settings"]["training"] and record["environment"]["geowidth"] == entry["version"]
+            assert entry["text"] and entry["text_digest"] == record["settings"]["corpus"]["digest"]
+
+
+def test_M5_what_goes_stale_of_an_experiment_is_found(tmp_path):
+    copy = tmp_path / "experiments"
+    shutil.copytree(committed.EXPERIMENTS, copy)
+    study, tables, sweep = (
+        next(name for name, entry in EXPERIMENTS.items() if entry["kind"] == kind)
+        for kind in ("study", "tables", "sweep")
+    )
+    path = copy / study / "schedules" / "geometry.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"widths": record["widths"][::-1]}))
+    (copy / tables / "order.csv").write_text("another\n")
+    known = json.loads((copy / committed.RECORD).read_text())
+    known["results"][sweep]["text_digests"]["stdlib"] = "0"
+    (copy / committed.RECORD).write_text(json.dumps(known))
+    found = committed.stale(copy)
+    assert "other widths" in found[study] and "order.csv" in found[tables] and "texts" in found[sweep]
+
+
 def test_M5_what_goes_stale_is_found(tmp_path):
     results = tmp_path / "results"
     shutil.copytree(committed.RESULTS, results)
@@ -69,5 +98,6 @@ def test_M5_what_goes_stale_is_found(tmp_path):
 def test_M5_the_command_lists_stale_results_and_how_to_make_them(capsys):
     assert committed.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(committed.stale()) + 1 and all("make it again with" in line for line in lines[:-1])
-    assert lines[-1] == f"{len(lines) - 1} of {len(ENTRIES)} results are stale"
+    stale = [name for folder in (committed.RESULTS, committed.EXPERIMENTS) for name in committed.stale(folder)]
+    assert len(lines) == len(stale) + 1 and all("make it again with" in line for line in lines[:-1])
+    assert lines[-1] == f"{len(lines) - 1} of {len(ENTRIES) + len(EXPERIMENTS)} results are stale"
