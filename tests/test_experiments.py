@@ -40,6 +40,18 @@ def test_an_effect_is_found_and_its_size_told():
     assert "6 comparisons" in text and "6 after Holm" in text and "below sorted" in text
 
 
+def test_pooled_pairs_are_means_over_signals_and_all_seeds_of_all_corpora():
+    first, second = made_study(-0.05), made_study(0.01, seeds=4)
+    for name in ("geometry", "sorted"):
+        first.losses[f"{name}:statistic=gw"] = {s: {10: steps[10] + 1} for s, steps in first.losses[name].items()}
+        first.widths[f"{name}:statistic=gw"] = first.widths[name]
+    contrasts, _ = order.pooled_family([first, second])
+    assert [c.against for c in contrasts] == list(order.CONTROLS) and all(len(c.pairs) == 10 for c in contrasts)
+    expected = np.concatenate([first.pairs("geometry", "sorted"), second.pairs("geometry", "sorted")])
+    assert contrasts[0].pairs == pytest.approx(expected)
+    assert order.judge(contrasts)[0]["seeds"] == 10
+
+
 def test_p_values_are_those_of_scipy():
     one = made_study(0.01)
     for contrast, row in zip(order.order_family([one])[0], order.judge(order.order_family([one])[0]), strict=True):

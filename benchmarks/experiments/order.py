@@ -4,15 +4,18 @@
 
 A schedule from measured work differs from uniform widths in three things: the spread of its widths, their direction
 (wide early or wide late), and which layer has which. Its controls have the same widths: `sorted` from widest to
-narrowest, `reversed`, and `permuted` at random. So geometry against each of them, over the same seeds, asks for the
-order alone. Two families of comparisons, over all corpora, each corrected by Holm's rule:
+narrowest, `reversed`, and `permuted` in a random order that was chosen for having nearly the same direction. So
+geometry against each of them, over the same seeds, asks for the order; against `permuted` with the direction held.
+Three families of comparisons, over all corpora, each corrected by Holm's rule:
 
     order      every measured schedule against its own controls
+    pooled     the same with the signals averaged and the corpora side by side: one comparison a control, more pairs
     uniform    every arm against uniform widths
 
 p is that of the paired t test (differences taken as normal), corrected p Holm's; the exact sign-flip p stands beside
 it, which with 5 seeds cannot be below 1/16. A comparison of arms with equal widths and equal start is left out and
-named: there is nothing to compare. over-training.csv has each arm's difference from uniform at every validation.
+named: there is nothing to compare. arms.csv has the widths, their direction and the mean loss of each arm,
+over-training.csv its difference from uniform at every validation.
 """
 
 import csv
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.experiments.study import LOSSES, NAMES, ROOT, SCHEDULES
+from benchmarks.experiments.study import LOSSES, NAMES, ROOT, SCHEDULES, direction
 from geowidth import records
 from geowidth.allocate.arms import Arm
 from geowidth.train.evidence import paired_difference
@@ -81,6 +84,18 @@ def order_family(studies):
     return _contrasts(studies, lambda study: [pair for arm in study.losses for pair in _with_controls(study, arm)])
 
 
+def pooled_family(studies):
+    """(contrasts, nothing left out) of measured schedules and each kind of control: pairs of every corpus and seed."""
+    pairs = {}
+    for study in studies:
+        by_control = {}
+        for one in order_family([study])[0]:
+            by_control.setdefault(Arm.parse(one.against).control, []).append(one.pairs)
+        for control, found in by_control.items():
+            pairs.setdefault(control, []).append(np.mean(found, axis=0))
+    return [Contrast("all", "measured", control, np.concatenate(p)) for control, p in pairs.items()], []
+
+
 def uniform_family(studies):
     """(contrasts, left out) of every arm and uniform widths."""
     return _contrasts(studies, lambda study: [(arm, "uniform") for arm in study.losses if arm != "uniform"])
@@ -130,15 +145,21 @@ def holm(ps):
 
 
 COLUMNS = ("corpus", "arm", "against", "seeds", "mean", "standard_error", "low", "high", "t_p", "holm_p", "sign_flip_p")
+COLUMNS += ("seeds_needed",)
+EFFECT = 0.01  # nats a byte: the difference for which seeds_needed is told
 
 
 def judge(contrasts):
-    """One dict of COLUMNS for each contrast of a family; low and high: the 95 % t interval of one comparison alone."""
+    """One dict of COLUMNS for each contrast of a family.
+
+    low, high: the 95 % t interval of one comparison alone. seeds_needed: with which that comparison alone would see a
+    true difference of EFFECT in four runs of five.
+    """
     ps = [t_p(one.pairs) for one in contrasts]
     rows = []
     for one, p, corrected in zip(contrasts, ps, holm(ps), strict=True):
-        d = paired_difference(one.pairs, 1 - LEVEL)
-        numbers = (d.mean, d.standard_error, *d.interval, p, corrected, d.sign_flip_p)
+        d = paired_difference(one.pairs, 1 - LEVEL, EFFECT)
+        numbers = (d.mean, d.standard_error, *d.interval, p, corrected, d.sign_flip_p, d.seeds_needed)
         rows.append(dict(zip(COLUMNS, (one.corpus, one.arm, one.against, d.seeds, *numbers), strict=True)))
     return rows
 
@@ -152,6 +173,17 @@ def over_training(studies):
                 pairs = study.pairs(arm, "uniform", step)
                 error = np.std(pairs, ddof=1) / math.sqrt(len(pairs))
                 rows.append({"corpus": study.name, "arm": arm, "step": step, "mean": np.mean(pairs), "error": error})
+    return rows
+
+
+def arms(studies):
+    """corpus, arm, direction (see study.direction), mean last loss in nats a byte, widths, of every arm."""
+    rows = []
+    for study in studies:
+        for arm, by_seed in study.losses.items():
+            widths, last = study.widths[arm][0], [steps[study.steps[-1]] for steps in by_seed.values()]
+            row = {"corpus": study.name, "arm": arm, "direction": direction(widths), "loss": float(np.mean(last))}
+            rows.append(row | {"widths": " ".join(map(str, widths))})
     return rows
 
 
@@ -170,6 +202,8 @@ def sentence(name, rows, left_out):
     if not apart:
         reach = max(max(abs(row["low"]), abs(row["high"])) for row in rows)
         words.append(f"No interval reaches beyond {reach:.4f} nats a byte: larger differences are not to be expected.")
+        needed = sorted(row["seeds_needed"] or math.inf for row in rows)[len(rows) // 2]
+        words.append(f"To see one of {EFFECT:g} alone would take {needed} seeds (median of the comparisons).")
     smallest = 2.0 ** (1 - min(row["seeds"] for row in rows))
     if smallest > LEVEL:
         words.append(
@@ -217,9 +251,11 @@ def spelled(arm):
 
 def results(studies):
     """{file name: text} of everything that is written into order/."""
-    families = {"order": order_family(studies), "uniform": uniform_family(studies)}
+    families = {"order": order_family, "pooled": pooled_family, "uniform": uniform_family}
+    families = {name: family(studies) for name, family in families.items()}
     judged = {name: judge(contrasts) for name, (contrasts, _) in families.items()}
     found = {f"{name}.csv": table(rows) for name, rows in judged.items()}
+    found["arms.csv"] = table(arms(studies))
     found["over-training.csv"] = table(over_training(studies))
     found["headline.md"] = headline(judged["uniform"])
     lines = [sentence(name, rows, families[name][1]) for name, rows in judged.items()]
