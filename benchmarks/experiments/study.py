@@ -24,14 +24,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import tomllib
 
 from geowidth import records
 from geowidth.allocate.schedules.permuted import permute
 from geowidth.chain import allocate_arm, measure_reference, resolve, run_chain, train_arms
-from geowidth.models import ModelConfig
-from geowidth.models.presets import Preset, RunSettings
-from geowidth.models.training import TrainingSettings
+from geowidth.models.preset_files import read_preset
 
 ROOT = Path(__file__).parent
 NAMES = ("stdlib", "bible")
@@ -43,20 +40,8 @@ LOSSES, LOSS_COLUMNS = "losses.csv", ("arm", "seed", "step", "tokens", "loss")
 
 def chain_of(name, corpus=None, seeds=None):
     """The Chain of NAME/run.toml. corpus: the folder of the prose."""
-    given = read_config(ROOT / name / "run.toml")
-    return resolve(**given | {key: v for key, v in (("corpus", corpus), ("seeds", seeds)) if v is not None})
-
-
-def read_config(path):
-    """The arguments of `resolve` that a run.toml gives."""
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    model, run = tables["model"], tables["run"]
-    widths = (model.pop("width"),) * model["layers"]
-    settings = RunSettings(tuple(run["seeds"]), tuple(run["arms"]), run["measured_tokens"], run["multiple"])
-    name = path.parent.name
-    return {
-        "preset": Preset(name, ModelConfig(widths=widths, **model), TrainingSettings(**tables["training"]), settings)
-    }
+    given = {key: value for key, value in (("corpus", corpus), ("seeds", seeds)) if value is not None}
+    return resolve(read_preset(ROOT / name / "run.toml"), **given)
 
 
 def train(chain, folder, processes=None):
