@@ -66,7 +66,7 @@ def collect(run, folder):
 def direction(widths):
     """From -1 (all width in the first layer) over 0 (as much early as late) to 1 (all in the last)."""
     place = np.linspace(-1, 1, len(widths))
-    return float(place @ np.asarray(widths) / np.sum(widths))
+    return round(float(place @ np.asarray(widths) / np.sum(widths)), 9) + 0.0
 
 
 def matched_seed(chain, arm, work):
