@@ -92,9 +92,9 @@ def _study(path, entry):
     from benchmarks.experiments.study import SCHEDULES, chain_of
     from geowidth.chain import allocate_arm
 
-    digest = records.read_json(path / "comparison.json")["settings"]["corpus"]["digest"]
-    if digest != entry["text_digest"]:
-        return f"is of a text with digest {digest}, not {entry['text_digest']}"
+    found = records.read_json(path / "comparison.json")["settings"]["corpus"]["digest"]
+    if found != entry["text_digest"]:
+        return f"is of a text with digest {found}, not {entry['text_digest']}"
     chain, kept, other = chain_of(path.name), records.read_json(path / SCHEDULES), []
     for arm in chain.arms:
         today = allocate_arm(chain, arm, path / "work.json" if arm.needs_work else None).widths

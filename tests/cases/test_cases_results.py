@@ -63,9 +63,10 @@ def test_M5_what_goes_stale_of_an_experiment_is_found(tmp_path):
         next(name for name, entry in EXPERIMENTS.items() if entry["kind"] == kind)
         for kind in ("study", "tables", "sweep")
     )
-    path = copy / study / "schedules" / "geometry.json"
+    path = copy / study / "schedules.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"widths": record["widths"][::-1]}))
+    record["geometry"]["widths"].reverse()
+    path.write_text(json.dumps(record))
     (copy / tables / "order.csv").write_text("another\n")
     known = json.loads((copy / committed.RECORD).read_text())
     known["results"][sweep]["text_digests"]["stdlib"] = "0"
