@@ -104,15 +104,15 @@ def check_workers(client: Any) -> None:
 
 
 def _slurm(rest: str, folder: Path) -> AbstractContextManager[Executor]:
-    from geowidth.train.slurm import slurm
+    from geowidth.train.slurm import on_slurm
 
-    return slurm(rest, folder)
+    return on_slurm(rest, folder)
 
 
 def _submitit_local(rest: str, folder: Path) -> AbstractContextManager[Executor]:
-    from geowidth.train.slurm import submitit_local
+    from geowidth.train.slurm import on_this_machine
 
-    return submitit_local(rest, folder)
+    return on_this_machine(rest, folder)
 
 
 PLACES = Registry(

@@ -28,7 +28,7 @@ WORDS = ("partition", "account", "qos", "constraint", "exclude", "nodelist", "gr
 
 
 @contextlib.contextmanager
-def slurm(rest: str, folder: Path) -> Iterator[Executor]:
+def on_slurm(rest: str, folder: Path) -> Iterator[Executor]:
     """The executor of the Slurm cluster that this machine submits to. rest: "NAME=VALUE,..." of COUNTS and WORDS."""
     submitit, settings = _submitit(), slurm_settings(rest)
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
@@ -38,7 +38,7 @@ def slurm(rest: str, folder: Path) -> Iterator[Executor]:
 
 
 @contextlib.contextmanager
-def submitit_local(rest: str, folder: Path) -> Iterator[Executor]:
+def on_this_machine(rest: str, folder: Path) -> Iterator[Executor]:
     """submitit's own processes on this machine: what `slurm` does, without a Slurm."""
     submitit = _submitit()
     if rest:
