@@ -61,7 +61,8 @@ class Trainer:
         self.step, self.seconds, self.best = 0, 0.0, math.inf
         self.final = math.nan  # until the last step is evaluated
         self.resume()
-        self.first_step, self.first_seconds = self.step, self.seconds
+        self.timed_from = self.step, self.seconds  # until the first step here is done, which may compile
+        self.first = self.step + 1
 
     def resume(self) -> None:
         """Go on from the newest whole state in the folder, if there is one."""
@@ -77,9 +78,10 @@ class Trainer:
 
     @property
     def speed(self) -> float:
-        """Tokens a second since this process began; 0 before its first step."""
-        spent = self.seconds - self.first_seconds
-        return (self.step - self.first_step) * self.step_tokens / spent if spent > 0 else 0.0
+        """Tokens a second in this process, evaluations included, its first step left out once there are more."""
+        step, seconds = self.timed_from
+        spent = self.seconds - seconds
+        return (self.step - step) * self.step_tokens / spent if spent > 0 else 0.0
 
     @property
     def mfu(self) -> float | None:
@@ -122,6 +124,8 @@ class Trainer:
                 self.seconds = clock.seconds()
                 metrics.write(step=self.step, split="validation", loss=self.final, **self.place())
             watch(self.step, facts["loss"], self.speed)
+            if self.step == self.first < self.settings.steps:
+                self.timed_from = self.step, self.seconds
             wish = self.world.most(STOP if interrupted() else SAVE if clock.state_is_due() else GO_ON)
             unfinished = self.step < self.settings.steps
             if unfinished and wish >= SAVE:
@@ -257,4 +261,4 @@ def describe(loss: float, speed: float, mfu: float | None = None, graphs: int | 
     """'loss 2.345, 9,876 tokens/s, MFU 41.2 %, 4 graphs'; what is not known is left out."""
     words = [f"loss {loss:.3f}", f"{speed:,.0f} tokens/s"]
     words += [] if mfu is None else [f"MFU {100 * mfu:.1f} %"]
-    return ", ".join(words + ([] if graphs is None else [f"{graphs} graphs"]))
+    return ", ".join(words + ([] if graphs is None else [f"{graphs} graph{'s' * (graphs != 1)}"]))
