@@ -8,6 +8,7 @@ directions    effective rank and mutual cosine of the gradients of microbatches
 held_out      losses on held-out text, window by window
 importance    what a model loses without each of its blocks, paired over windows
 correlation   Spearman and Pearson with intervals
+ledger_and_importance   `geowidth cascade importance`
 training      the ledger of `geowidth train --ledger`
 scores        the rules by which blocks go first
 removal       checkpoints without some of their blocks
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.cascade.importance import Importance as Importance
     from geowidth.cascade.importance import block_importance as block_importance
     from geowidth.cascade.ledger import GradientLedger as GradientLedger
+    from geowidth.cascade.ledger_and_importance import compare_importance as compare_importance
     from geowidth.cascade.pruning import prune as prune
     from geowidth.cascade.scores import RULES as RULES
     from geowidth.cascade.scores import Rule as Rule
@@ -45,6 +47,7 @@ _HOMES = {
     "Importance": "geowidth.cascade.importance",
     "block_importance": "geowidth.cascade.importance",
     "GradientLedger": "geowidth.cascade.ledger",
+    "compare_importance": "geowidth.cascade.ledger_and_importance",
     "prune": "geowidth.cascade.pruning",
     "RULES": "geowidth.cascade.scores",
     "Rule": "geowidth.cascade.scores",

@@ -58,7 +58,7 @@ def sentence(name: str, found: Correlation) -> str:
         return f"{name.capitalize()}: none, one side has no spread"
     interval = "too few blocks for an interval"
     if found.interval is not None:
-        interval = f"{found.confidence:.0%} interval {found.interval[0]:.2f} to {found.interval[1]:.2f}"
+        interval = f"{100 * found.confidence:g} % interval {found.interval[0]:.2f} to {found.interval[1]:.2f}"
     return f"{name.capitalize()} {found.value:.2f} ({interval})"
 
 

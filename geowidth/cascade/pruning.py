@@ -116,6 +116,11 @@ def _ledger(model, rules, ledger):
         if ledger is not None:
             raise UserError(f"a ledger came, and rule {', '.join(rules)} reads none; leave it out or prune by ledger")
         return None
+    return ledger_of(model, ledger)
+
+
+def ledger_of(model: PathLike, ledger: PathLike | Ledger | None = None) -> Ledger:
+    """The Ledger given, or in a file, or (None) in ledger.json in the model's folder; UserError where there is none."""
     if isinstance(ledger, Ledger):
         return ledger
     path = Path(model) / LEDGER_FILE if ledger is None else Path(ledger)

@@ -28,6 +28,7 @@ COMMANDS = {
     "plan": ("geowidth.cli.plan", "parameters, FLOPs, memory, files and time of a task, before any work"),
     "cost": ("geowidth.cli.cost", "time the FFN over widths, for budgets in milliseconds"),
     "calibrate": ("geowidth.cli.calibrate", "loss-versus-width curves, held against measured work"),
+    "cascade": ("geowidth.cli.cascade", "importance of every block beside the gradients it got"),
     "prune": ("geowidth.cli.prune", "remove whole blocks from a model, by gradients or other rules"),
     "compare": ("geowidth.cli.compare", "paired statistics of trained arms"),
     "report": ("geowidth.cli.report", "draw a run folder as one HTML page with CSV and JSON beside it"),
