@@ -29,7 +29,7 @@ def compiling(test):
 
 def curve(tiny, text, folder, **changes):
     """Training and validation losses of a short training."""
-    train(tiny, WIDTHS, 2, folder, steps=60, corpus=text, watch=lambda *_: None, **changes)
+    train(tiny, WIDTHS, 2, folder, steps=40, corpus=text, watch=lambda *_: None, **changes)
     return torch.tensor([line["loss"] for line in records.read_json_lines(folder / "metrics.jsonl")])
 
 
@@ -37,12 +37,12 @@ def in_float64(tiny, text):
     """The same training in float64 throughout, by the parts of the loop."""
     from geowidth.text.corpus import DataOrder, load_corpus
 
-    settings = tiny.with_training(steps=60)
+    settings = tiny.with_training(steps=40)
     model = TaperedTransformer(tiny.with_widths(WIDTHS), 2).double()
     optimizers = make_optimizers(model, settings)
     data = DataOrder(load_corpus(text).train, tiny.model.context, settings.batch, 2)
     found = []
-    for step in range(60):
+    for step in range(40):
         optimizers.set_rate(learning_rate(settings, step))
         batch = data.batch(step)
         optimizers.zero_grad()
@@ -60,7 +60,7 @@ def test_bfloat16_and_float32_follow_the_curve_of_float64(tiny, text, tmp_path):
         curve(tiny, text, folder, dtype=dtype)
         lines = records.read_json_lines(folder / "metrics.jsonl")
         found = torch.tensor([line["loss"] for line in lines if line["split"] == "train"])
-        assert wanted[0] - wanted[-1] > 1.5  # it learns, so that there is something to differ in
+        assert wanted[0] - wanted[-1] > 1.2  # it learns, so that there is something to differ in
         assert (found - wanted).abs().max() < most, dtype
         if dtype == "bfloat16":
             assert (found - wanted).abs().max() > 1e-4  # it is not float32 under another name
@@ -147,12 +147,12 @@ def cheap_compiler(monkeypatch):
 
 
 @compiling
-@pytest.mark.parametrize(("widths", "graphs"), [((24,) * 6, 2), ((40, 32, 24, 16, 8, 1), 12)])
+@pytest.mark.parametrize(("widths", "graphs"), [((24,) * 5, 2), ((40, 32, 24, 16, 1), 10)])
 def test_blocks_compile_to_one_graph_a_width_and_way(text, tmp_path, monkeypatch, widths, graphs):
     """Training and evaluation: two graphs for equal widths, twice as many as there are widths otherwise; no breaks."""
     from dataclasses import replace
 
-    model = replace(TINY.model, layers=6, widths=widths)
+    model = replace(TINY.model, layers=5, widths=widths)
     preset = replace(TINY, model=model, training=replace(TINY.training, steps=4, evaluations=1, evaluation_windows=4))
     with cheap_compiler(monkeypatch):
         result = train(preset, None, 2, tmp_path / "compiled", corpus=text, compile=True, watch=lambda *_: None)
