@@ -14,6 +14,10 @@ def test_the_table_comes_from_the_committed_results():
     assert summary.table() in README
 
 
+def test_the_table_of_presets_is_the_committed_one():
+    assert (ROOT / "benchmarks" / "presets.md").read_text(encoding="utf-8").strip() in README
+
+
 def test_pictures_and_files_are_there():
     names = re.findall(r"\]\(((?!http)[^)#]+)\)", README)
     assert names
