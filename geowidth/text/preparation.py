@@ -249,7 +249,7 @@ class Preparation:
         }
         return index | {"digest": shards.digest_of_folder(self.folder, index)}
 
-    def description(self, tokeniser, splits):
+    def description(self, tokeniser: Tokeniser, splits: dict[str, dict[str, Any]]) -> str:
         """What there is, in words: for bytes those of a corpus that was not prepared."""
         documents = sum(split["documents"] for split in splits.values()) // (1 if self.by_name else len(SPLITS))
         words = " and ".join(dict.fromkeys(source.words for source in self.sources))
