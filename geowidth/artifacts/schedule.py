@@ -63,6 +63,20 @@ class Schedule:
         """Attention heads of every layer, or None where the schedule leaves attention alone."""
         return self.details.get("heads")
 
+    def heads_for(self, reader: str, own: Sequence[int]) -> tuple[int, ...] | None:
+        """The attention heads of every layer, for a model that has `own`; None where the schedule leaves them alone.
+
+        reader: who builds the model. Raises UserError for more heads in all than the model has.
+        """
+        if self.heads is None:
+            return None
+        if sum(self.heads) > sum(own):
+            raise UserError(
+                f"schedule {shown(self.name)} has {sum(self.heads)} attention heads in all, the model of {reader} "
+                f"{sum(own)}: allocate with heads={max(1, sum(own) // len(own))}"
+            )
+        return tuple(self.heads)
+
     @property
     def initial_scales(self) -> tuple[float, ...] | None:
         """Factors on the usual initial scale of every layer's down-projection, or None where it is left alone."""

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from geowidth.cli import words
-from geowidth.errors import UserError
+from geowidth.errors import UserError, whole
 
 DTYPES = {"keep": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -100,16 +100,21 @@ def _export_schedule(arguments):
     from geowidth.artifacts.schedule import Schedule
     from geowidth.exchange.checkpoint import read_config, tokenizer_files
     from geowidth.exchange.formats import export_untrained
+    from geowidth.exchange.shape import GATE_FIELD, HEADS_FIELD
 
     path = Path(arguments.family)
     folder = path.parent if path.name == "config.json" else path
     schedule, where = Schedule.read(arguments.schedule), str(folder / "config.json")
     config = read_config(folder)
+    if schedule.heads is not None:
+        heads = whole(f"{where}: num_attention_heads", config.get("num_attention_heads"), 1)
+        config = {**config, HEADS_FIELD: schedule.heads_for("geowidth export", [heads] * schedule.layers)}
     widths = schedule.widths_for(
         "geowidth export",
         layers=config.get("num_hidden_layers"),
         dimension=config.get("hidden_size"),
-        heads=config.get("num_attention_heads"),
+        heads=None,
+        projections=3 if config.get(GATE_FIELD, True) else 2,
         biases=bool(config.get("mlp_bias")),
     )
     return export_untrained(config, widths, arguments.out, arguments.format, where, tokenizer_files(folder))

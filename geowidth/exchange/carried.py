@@ -11,12 +11,12 @@ from geowidth import records
 from geowidth.errors import UserError
 from geowidth.exchange.checkpoint import Checkpoint, write_files
 from geowidth.exchange.rope import with_older_rope
-from geowidth.exchange.shape import CLASSES
+from geowidth.exchange.shape import CLASSES, GATE_FIELD, HEADS_FIELD, LlamaShape
 from geowidth.files import PathLike
 
 SOURCE_CONFIG = "source_config.json"
 # Written by the exporter for its format; a source that is an export itself has those of its own format.
-FORMAT_FIELDS = ("auto_map", "intermediate_sizes", "block_configs", "architectures")
+FORMAT_FIELDS = ("auto_map", "intermediate_sizes", "block_configs", "architectures", HEADS_FIELD, GATE_FIELD)
 
 
 def stock_config(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -61,3 +61,24 @@ def refuse_windows(checkpoint: Checkpoint, form: str) -> None:
             f"{checkpoint.where}: sliding_window of {shape.reach} in texts of up to {shape.context} tokens has no form "
             f"in {form}; take hf or hf-padded"
         )
+
+
+def refuse_unlike(
+    shape: LlamaShape,
+    where: str,
+    form: str,
+    activations: tuple[tuple[str, bool], ...] | None = None,
+    heads: bool = False,
+) -> None:
+    """Raise a UserError for FFNs and heads that the format `form` cannot state.
+
+    activations: pairs (function, gated) that it can; None for every function with a gate. heads: whether it can state
+    another number of attention heads for every layer.
+    """
+    if shape.layer_heads is not None and not heads:
+        listed = " ".join(map(str, shape.layer_heads))
+        raise UserError(f"{where}: attention heads {listed} by layer have no form in {form}; take hf")
+    able = shape.gated if activations is None else (shape.activation, shape.gated) in activations
+    if not able:
+        what = f"{shape.activation} {'with' if shape.gated else 'without'} a gate"
+        raise UserError(f"{where}: FFNs of {what} have no form in {form}; take hf")

@@ -14,6 +14,7 @@ from geowidth.errors import UserError
 from geowidth.exchange.checkpoint import Checkpoint
 from geowidth.exchange.shape import LlamaShape
 from geowidth.models import ModelConfig, TaperedTransformer
+from geowidth.ops.activation.functions import activation_function
 from geowidth.text.tokenizer import byte_vocabulary
 
 PLAIN = {
@@ -56,12 +57,15 @@ def model_from(checkpoint: Checkpoint) -> TaperedTransformer:
         head_size=None if shape.head_dimension * shape.heads == shape.dimension else shape.head_dimension,
         tied=shape.tied,
         rope_scaling=shape.rope_scaling,
+        activation=shape.activation,
+        gated=shape.gated,
+        layer_heads=shape.layer_heads,
     )
     found = checkpoint.tensors
     state = {ours: found[theirs] for ours, theirs in OUTER.items() if theirs in found}
     for layer in range(shape.layers):
         here, there = f"blocks.{layer}.", f"model.layers.{layer}."
-        state |= {here + ours: found[there + theirs] for ours, theirs in PLAIN.items()}
+        state |= {here + ours: found[there + theirs] for ours, theirs in PLAIN.items() if there + theirs in found}
         state[here + "attention.qkv"] = torch.cat([found[there + name] for name in QKV])
         state[here + "ffn.down"] = found[there + "mlp.down_proj.weight"].T.contiguous()
     model = TaperedTransformer(config, seed=None).to(checkpoint.dtype)
@@ -85,10 +89,11 @@ def checkpoint_from(
     shape = _shape_of(config) if source is None else _shape_from(source, config, where)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     tensors = {theirs: state[ours] for ours, theirs in OUTER.items() if ours in state}
-    rows = [heads * config.head_dimension for heads in (config.heads, config.shared_heads, config.shared_heads)]
     for layer in range(config.layers):
         here, there = f"blocks.{layer}.", f"model.layers.{layer}."
-        tensors |= {there + theirs: state[here + ours] for ours, theirs in PLAIN.items()}
+        tensors |= {there + theirs: state[here + ours] for ours, theirs in PLAIN.items() if here + ours in state}
+        queries, keys = config.heads_by_layer[layer], config.key_heads_by_layer[layer]
+        rows = [heads * config.head_dimension for heads in (queries, keys, keys)]
         parts = state[here + "attention.qkv"].split(rows)
         tensors |= {there + name: part.contiguous() for name, part in zip(QKV, parts, strict=True)}
         tensors[there + "mlp.down_proj.weight"] = state[here + "ffn.down"].T.contiguous()
@@ -114,8 +119,6 @@ def _shape_from(source, config, where):
 
 
 def _shape_of(config):
-    if config.layer_heads is not None or config.activation != "swiglu":
-        raise UserError("export knows models of SwiGLU and equal heads only")
     return LlamaShape(
         family="llama",
         vocabulary=config.vocabulary,
@@ -130,4 +133,7 @@ def _shape_of(config):
         rope_scaling=config.rope_scaling,
         norm_epsilon=config.norm_epsilon,
         tied=config.tied,
+        activation=activation_function(config.activation, config.is_gated).name,
+        gated=config.is_gated,
+        layer_heads=config.layer_heads,
     )

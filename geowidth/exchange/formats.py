@@ -14,7 +14,7 @@ import torch
 
 from geowidth import records
 from geowidth.errors import UserError, choose
-from geowidth.exchange.carried import refuse_windows, stock_config, write_source
+from geowidth.exchange.carried import refuse_unlike, refuse_windows, stock_config, write_source
 from geowidth.exchange.checkpoint import Checkpoint, write_files
 from geowidth.exchange.convert import model_from
 from geowidth.exchange.fields import DEFAULTS
@@ -23,7 +23,15 @@ from geowidth.exchange.gguf_write import write_gguf
 from geowidth.exchange.megatron import write_megatron, write_megatron_shape
 from geowidth.exchange.remote_code import CLASSES, modelling_file
 from geowidth.exchange.rope import with_older_rope
-from geowidth.exchange.shape import MODULE, TAPERED, LlamaShape, refuse_other_models
+from geowidth.exchange.shape import (
+    GATE_FIELD,
+    HEADS_FIELD,
+    MODULE,
+    TAPERED,
+    LlamaShape,
+    heads_by_layer,
+    refuse_other_models,
+)
 from geowidth.files import PathLike
 from geowidth.models import save_model
 from geowidth.registry import Registry
@@ -53,14 +61,17 @@ def padded(checkpoint: Checkpoint, widths: Sequence[int]) -> Checkpoint:
 
 def write_hf(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """Per-layer widths in config.json, a small modelling file, safetensors; for trust_remote_code."""
-    shape = checkpoint.shape
-    _write_tapered_config(folder, shape.family, stock_config(checkpoint), shape.widths)
+    shape, config = checkpoint.shape, stock_config(checkpoint)
+    config |= {} if shape.layer_heads is None else {HEADS_FIELD: list(shape.layer_heads)}
+    config |= {} if shape.gated else {GATE_FIELD: False}
+    _write_tapered_config(folder, shape.family, config, shape.widths)
     _write_weights(folder, _without_empty_layers(checkpoint), checkpoint.files)
     return [f"load with AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)"]
 
 
 def write_hf_padded(checkpoint: Checkpoint, folder: Path) -> list[str]:
     """A stock model of the family, every FFN zero-padded to the widest: same logits, loads anywhere."""
+    refuse_unlike(checkpoint.shape, checkpoint.where, "hf-padded")
     widest = max(1, *checkpoint.shape.widths)
     wide = padded(checkpoint, [widest] * checkpoint.shape.layers)
     write_config(folder, stock_config(wide))
@@ -83,6 +94,7 @@ def write_nemotron(checkpoint: Checkpoint, folder: Path) -> list[str]:
     if shape.family not in ("llama", "mistral"):
         raise UserError(f"{checkpoint.where}: nemotron-nas holds llama and mistral models; this is a {shape.family}")
     refuse_windows(checkpoint, "nemotron-nas")
+    refuse_unlike(shape, checkpoint.where, "nemotron-nas", (("silu", True),))
     widths = [-(-width // NEMOTRON_STEP) * NEMOTRON_STEP for width in shape.widths]
     wide = padded(checkpoint, widths)
     text, auto_map = modelling_file("llama", "nemotron-nas", "DeciLM", blocks=True)
@@ -176,6 +188,8 @@ def write_untrained_hf(config: dict[str, Any], widths: Sequence[int], folder: Pa
     if family in DEFAULTS:
         LlamaShape.from_config({**config, "model_type": family}, where, widths)
         config = with_older_rope(config, where)
+    elif (heads := config.get("num_attention_heads")) and HEADS_FIELD in config:
+        heads_by_layer(config, heads, config.get("num_key_value_heads") or heads, len(widths), where)
     _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
     return [
         "no weights: start with AutoModelForCausalLM.from_config("

@@ -13,7 +13,7 @@ from geowidth.errors import UserError, choose, positive, whole
 from geowidth.exchange.checkpoint import Checkpoint, check_shapes, fill_empty_layers, of_empty_layer
 from geowidth.exchange.gguf_file import open_gguf
 from geowidth.exchange.gguf_vocabulary import vocabulary_from_gguf, vocabulary_ids
-from geowidth.exchange.shape import LlamaShape
+from geowidth.exchange.shape import HEADS_FIELD, LlamaShape
 from geowidth.files import PathLike
 
 # GGUF's tensor names, without "blk.N.", and Hugging Face's, without "model.layers.N."
@@ -48,10 +48,9 @@ def read_gguf(path: PathLike) -> Checkpoint:
     tensors = {}
     for name, entry in entries.items():
         values = torch.from_numpy(file.tensor(entry))
-        if name.endswith(("q_proj.weight", "q_proj.bias")):
-            values = interleaved_to_halves(values, shape.heads)
-        elif name.endswith(("k_proj.weight", "k_proj.bias")):
-            values = interleaved_to_halves(values, shape.key_heads)
+        if name.endswith(("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")):
+            heads = shape.heads_by_layer if ".q_proj." in name else shape.key_heads_by_layer
+            values = interleaved_to_halves(values, heads[int(name.split(".")[2])])
         tensors[name] = values
     fill_empty_layers(shape, tensors)
     for name, size in shape.tensors().items():
@@ -131,9 +130,10 @@ def _config(file):
     layers = whole(f"{path}: {architecture}.block_count", get("block_count"), 1)
     if layers > len(names):
         raise UserError(f"{path}: {architecture}.block_count is {layers}; the file holds {len(names)} tensors in all")
-    heads = _one(get("attention.head_count"), "attention.head_count", path)
     dimension = whole(f"{path}: {architecture}.embedding_length", get("embedding_length"), 1)
-    head_size = get("attention.key_length", dimension // heads)
+    heads = _by_layer(get("attention.head_count"), "attention.head_count", layers, path)
+    key_heads = _by_layer(get("attention.head_count_kv", heads), "attention.head_count_kv", layers, path)
+    head_size = get("attention.key_length", dimension // heads[0])
     for name in ("attention.value_length", "rope.dimension_count"):
         if stated.get(name, head_size) != head_size:
             raise UserError(f"{path}: {architecture}.{name} is {stated[name]}; a head has {head_size}")
@@ -143,8 +143,7 @@ def _config(file):
         "vocab_size": get("vocab_size", len(tokens) if isinstance(tokens, list) else None),
         "hidden_size": dimension,
         "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": _one(get("attention.head_count_kv", heads), "attention.head_count_kv", path),
+        **_heads(heads, key_heads, dimension, head_size, path),
         "head_dim": head_size,
         "hidden_act": "silu",
         "max_position_embeddings": get("context_length"),
@@ -190,13 +189,27 @@ def _linear(stated, path):
     return {"rope_scaling": {"rope_type": "linear", "factor": _shortest(factor, "rope.scaling.factor", path)}}
 
 
-def _one(value, name, path):
-    """The one value of a per-layer list: attention is the same in every layer of the models read here."""
-    if isinstance(value, np.ndarray):
-        if len(set(value.tolist())) != 1:
-            raise UserError(f"{path}: {name} differs from layer to layer; models with it are not read")
-        value = value.tolist()[0]
-    return whole(f"{path}: {name}", value, 1)
+def _by_layer(value, name, layers, path):
+    """The values of all layers: one number stands for as many."""
+    values = value.tolist() if isinstance(value, np.ndarray) else value
+    values = values if isinstance(values, list) else [values] * layers
+    if len(values) != layers:
+        raise UserError(f"{path}: {name} has {len(values)} entries for {layers} layers")
+    return [whole(f"{path}: {name}", one, 1) for one in values]
+
+
+def _heads(heads, key_heads, dimension, head_size, path):
+    """Fields of a config.json for these heads by layer; keys must be shared alike in all layers."""
+    groups = {(count // keys, count % keys) for count, keys in zip(heads, key_heads, strict=True)}
+    if len(groups) != 1 or next(iter(groups))[1]:
+        raise UserError(f"{path}: heads share keys differently from layer to layer; models with it are not read")
+    group = heads[0] // key_heads[0]
+    usual = heads[0]
+    if len(set(heads)) > 1:  # the number that the model's dimension has room for, where that is one
+        fits = dimension % head_size == 0 and dimension // head_size % group == 0
+        usual = dimension // head_size if fits else max(heads)
+    found = {"num_attention_heads": usual, "num_key_value_heads": usual // group}
+    return found if set(heads) == {usual} else {**found, HEADS_FIELD: heads}
 
 
 def _shortest(value, name, path):

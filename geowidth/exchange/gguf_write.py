@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from geowidth.errors import UserError
-from geowidth.exchange.carried import refuse_windows
+from geowidth.exchange.carried import refuse_unlike, refuse_windows
 from geowidth.exchange.checkpoint import Checkpoint
 from geowidth.exchange.gguf_read import BLOCK_NAMES, OUTER_NAMES, halves_to_interleaved
 from geowidth.exchange.gguf_vocabulary import LONG, special_ids, write_vocabulary
@@ -32,6 +32,7 @@ def write_gguf(checkpoint: Checkpoint, path: PathLike, name: str = "tapered") ->
     if shape.qk_norm:
         raise UserError(f"{where}: {shape.family} has norms on queries and keys, which have no form in GGUF's deci")
     refuse_windows(checkpoint, "GGUF's deci")
+    refuse_unlike(shape, where, "GGUF's deci", (("silu", True),), heads=True)
     vocabulary = vocabulary_from_files(checkpoint.files, where)
     path = Path(path)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -65,8 +66,8 @@ def _write_facts(writer, checkpoint, name, gguf):
     writer.add_embedding_length(shape.dimension)
     writer.add_block_count(shape.layers)
     writer.add_feed_forward_length([int(width) for width in shape.widths])
-    writer.add_head_count([shape.heads] * shape.layers)
-    writer.add_head_count_kv([shape.key_heads] * shape.layers)
+    writer.add_head_count(list(shape.heads_by_layer))
+    writer.add_head_count_kv(list(shape.key_heads_by_layer))
     writer.add_key_length(shape.head_dimension)
     writer.add_value_length(shape.head_dimension)
     writer.add_rope_dimension_count(shape.head_dimension)
@@ -104,10 +105,9 @@ def _words(writer, vocabulary):
 
 def _write_tensor(writer, full_name, tensor, shape, gguf):
     name = _gguf_name(full_name)
-    if ".attn_q." in name:
-        tensor = halves_to_interleaved(tensor, shape.heads)
-    elif ".attn_k." in name:
-        tensor = halves_to_interleaved(tensor, shape.key_heads)
+    if ".attn_q." in name or ".attn_k." in name:
+        heads = shape.heads_by_layer if ".attn_q." in name else shape.key_heads_by_layer
+        tensor = halves_to_interleaved(tensor, heads[int(name.split(".")[1])])
     values = tensor.contiguous().float().numpy()
     if tensor.ndim == 1 or tensor.dtype == torch.float32:
         writer.add_tensor(name, values)

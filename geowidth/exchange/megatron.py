@@ -5,9 +5,16 @@ from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError
-from geowidth.exchange.carried import write_source
+from geowidth.exchange.carried import refuse_unlike, write_source
 from geowidth.exchange.checkpoint import Checkpoint
 from geowidth.exchange.shape import LlamaShape
+
+# Its FFNs by their function and whether they have a gate; without any of the two arguments it is GELU without one.
+ACTIVATIONS: dict[tuple[str, bool], dict[str, bool]] = {
+    ("silu", True): {"--swiglu": True},
+    ("gelu", False): {"--swiglu": False, "--no-bias-gelu-fusion": True},
+    ("relu2", False): {"--swiglu": False, "--squared-relu": True, "--no-bias-gelu-fusion": True},
+}
 
 
 def write_megatron(checkpoint: Checkpoint, folder: Path) -> list[str]:
@@ -31,6 +38,7 @@ def megatron_record(
 
     Raises UserError for what Megatron-LM has no argument for.
     """
+    refuse_unlike(shape, where, "megatron", tuple(ACTIVATIONS))
     attention = {"no_op": False, "replace_with_linear": False, "num_query_groups": shape.key_heads}
     blocks = []
     for width in shape.widths:
@@ -53,7 +61,7 @@ def _arguments(shape, config, where):
         "--norm-epsilon": shape.norm_epsilon,
         "--normalization": "RMSNorm",
         "--position-embedding-type": "rope",
-        "--swiglu": True,
+        **ACTIVATIONS[shape.activation, shape.gated],
         "--untie-embeddings-and-output-weights": not shape.tied,
         # Megatron's own defaults are 0.1 and 0.1.
         "--attention-dropout": config.get("attention_dropout") or 0.0,

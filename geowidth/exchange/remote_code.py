@@ -1,4 +1,7 @@
-"""The modelling file an export carries: a stock family of transformers with its FFNs rebuilt, one width per layer."""
+"""The modelling file an export carries: a stock family of transformers with its FFNs rebuilt, one width per layer.
+
+Attention is rebuilt too where its heads differ by layer, and FFNs without a gate take the place of the family's.
+"""
 
 from geowidth.errors import choose
 from geowidth.exchange.shape import MODULE
@@ -27,6 +30,21 @@ import copy
 import torch
 from torch import nn
 from transformers import {config}, {causal}, {backbone}
+from transformers.activations import ACT2FN
+
+
+class PlainFeedForward(nn.Module):
+    """Without a gate: act(x up) down."""
+
+    def __init__(self, config):
+        super().__init__()
+        bias = getattr(config, "mlp_bias", False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
+        self.act_fn = ACT2FN[config.hidden_act]
+
+    def forward(self, hidden_states):
+        return self.down_proj(self.act_fn(self.up_proj(hidden_states)))
 
 
 class NoFeedForward(nn.Module):
@@ -37,25 +55,37 @@ class NoFeedForward(nn.Module):
 
 
 def taper(layers, config):
-    """Rebuild every layer's FFN at its own width."""
+    """Rebuild every layer's FFN at its own width, and its attention with its own heads."""
+    gated = getattr(config, "mlp_gated", True)
     for layer, width in zip(layers, config.intermediate_sizes):
         if width == 0:
             layer.mlp, layer.post_attention_layernorm = NoFeedForward(), nn.Identity()
-        elif width != config.intermediate_size:
+        elif width != config.intermediate_size or not gated:
             narrow = copy.copy(config)
             narrow.intermediate_size = width
-            layer.mlp = type(layer.mlp)(narrow)
+            layer.mlp = (type(layer.mlp) if gated else PlainFeedForward)(narrow)
+    group = config.num_attention_heads // (config.num_key_value_heads or config.num_attention_heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    for index, heads in enumerate(getattr(config, "layer_attention_heads", None) or []):
+        if heads != config.num_attention_heads:
+            other = copy.copy(config)
+            other.num_attention_heads, other.num_key_value_heads, other.head_dim = heads, heads // group, size
+            layers[index].self_attn = type(layers[index].self_attn)(other, index)
 '''
 
 TAPERED_CONFIG = '''
 
 class {prefix}Config({config}):
-    """{config} with `intermediate_sizes`: one FFN width per layer."""
+    """{config} with `intermediate_sizes`: one FFN width per layer.
+
+    layer_attention_heads: heads of every layer where they differ. mlp_gated: whether FFNs have a gate.
+    """
 
     model_type = "{model_type}"
 
-    def __init__(self, intermediate_sizes=None, **arguments):
+    def __init__(self, intermediate_sizes=None, layer_attention_heads=None, mlp_gated=True, **arguments):
         super().__init__(**arguments)
+        self.layer_attention_heads, self.mlp_gated = layer_attention_heads, mlp_gated
         widths = [self.intermediate_size] * self.num_hidden_layers if intermediate_sizes is None else intermediate_sizes
         if len(widths) != self.num_hidden_layers:
             raise ValueError(f"{{len(widths)}} intermediate_sizes for {{self.num_hidden_layers}} layers")

@@ -7,9 +7,14 @@ from typing import Any
 from geowidth.errors import UserError, choose, whole
 from geowidth.exchange.fields import DEFAULTS, REFUSED, Fields
 from geowidth.exchange.rope import rope_of
+from geowidth.ops.activation.functions import ALIASES
 
 TAPERED = "geowidth_tapered_"  # model_type of our own export, before the family's name
 MOST_LAYERS = 100_000
+# What a config calls the functions of geowidth.ops.activation.
+HIDDEN_ACT = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "relu2": "relu2"}
+# Fields of our own exports, where layers differ in their heads, or FFNs have no gate.
+HEADS_FIELD, GATE_FIELD = "layer_attention_heads", "mlp_gated"
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class LlamaShape:
     ffn_bias                of gate, up and down
     qk_norm                 RMSNorm on every query and key head (Qwen 3)
     windows                 how far back each layer's attention reaches, in tokens, or None
+    activation, gated       function of the FFN by its name in geowidth.ops.activation, and whether there is a gate
+    layer_heads             query heads of every layer where they differ; keys are shared in groups as in all layers
     """
 
     family: str
@@ -44,10 +51,21 @@ class LlamaShape:
     ffn_bias: bool = False
     qk_norm: bool = False
     windows: tuple[int | None, ...] = ()
+    activation: str = "silu"
+    gated: bool = True
+    layer_heads: tuple[int, ...] | None = None
 
     @property
     def layers(self) -> int:
         return len(self.widths)
+
+    @property
+    def heads_by_layer(self) -> tuple[int, ...]:
+        return self.layer_heads or (self.heads,) * self.layers
+
+    @property
+    def key_heads_by_layer(self) -> tuple[int, ...]:
+        return tuple(heads * self.key_heads // self.heads for heads in self.heads_by_layer)
 
     @property
     def reach(self) -> int:
@@ -64,7 +82,7 @@ class LlamaShape:
         choose(f"{where}: model_type", family, list(DEFAULTS))
         refuse_other_models(config, where)
         fields = Fields(config, where, family)
-        choose(f"{where}: hidden_act", fields.value("hidden_act"), ["silu", "swish"])
+        activation = choose(f"{where}: hidden_act", fields.value("hidden_act"), list(ALIASES))
         widths = tuple(stated_widths({**DEFAULTS[family], **config}, where) if widths is None else widths)
         base, scaling = rope_of(config, where)
         attention_bias = fields.flag("attention_bias")
@@ -83,16 +101,19 @@ class LlamaShape:
             ffn_bias=fields.flag("mlp_bias"),
             qk_norm=family == "qwen3",
             windows=fields.windows(len(widths)),
-            **_heads(fields),
+            activation=ALIASES[activation],
+            gated=_gated(config, where),
+            **_heads(fields, len(widths)),
         )
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """{name: shape} of every tensor of a checkpoint of this shape, under Hugging Face's names."""
-        d, q, k = self.dimension, self.heads * self.head_dimension, self.key_heads * self.head_dimension
+        d = self.dimension
         shapes = {"model.embed_tokens.weight": (self.vocabulary, d), "model.norm.weight": (d,)}
         if not self.tied:
             shapes["lm_head.weight"] = (self.vocabulary, d)
         for layer, width in enumerate(self.widths):
+            q, k = (heads[layer] * self.head_dimension for heads in (self.heads_by_layer, self.key_heads_by_layer))
             part = {"input_layernorm.weight": (d,), "post_attention_layernorm.weight": (d,)}
             part |= self._linear("self_attn.q_proj", q, d, self.qkv_bias)
             part |= self._linear("self_attn.k_proj", k, d, self.qkv_bias)
@@ -100,7 +121,7 @@ class LlamaShape:
             part |= self._linear("self_attn.o_proj", d, q, self.output_bias)
             if self.qk_norm:
                 part |= {f"self_attn.{name}_norm.weight": (self.head_dimension,) for name in "qk"}
-            part |= self._linear("mlp.gate_proj", width, d, self.ffn_bias)
+            part |= self._linear("mlp.gate_proj", width, d, self.ffn_bias) if self.gated else {}
             part |= self._linear("mlp.up_proj", width, d, self.ffn_bias)
             part |= self._linear("mlp.down_proj", d, width, self.ffn_bias)
             shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in part.items()}
@@ -121,7 +142,7 @@ class LlamaShape:
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.key_heads,
             "head_dim": self.head_dimension,
-            "hidden_act": "silu",
+            "hidden_act": HIDDEN_ACT[self.activation],
             "max_position_embeddings": self.context,
             "rms_norm_eps": self.norm_epsilon,
             "rope_theta": self.rope_base,
@@ -177,8 +198,32 @@ def _block_width(ffn, dimension):
     return -(-int(2 * ffn["ffn_mult"] * dimension / 3) // 256) * 256
 
 
-def _heads(fields):
-    """{heads, key_heads, head_dimension} of a config."""
+def _gated(config, where):
+    gated = config.get(GATE_FIELD, True)
+    if not isinstance(gated, bool):
+        raise UserError(f"{where}: {GATE_FIELD} is {gated!r}; allowed: true, false")
+    return gated
+
+
+def heads_by_layer(
+    config: dict[str, Any], heads: int, key_heads: int, layers: int, where: str
+) -> tuple[int, ...] | None:
+    """Query heads of every layer that a config of ours states, None where they are `heads` in all."""
+    stated = config.get(HEADS_FIELD)
+    if stated is None:
+        return None
+    if not isinstance(stated, (list, tuple)) or len(stated) != layers:
+        raise UserError(f"{where}: {HEADS_FIELD} must list the heads of each of {layers} layers")
+    found = tuple(whole(f"{where}: {HEADS_FIELD}[{layer}]", count, 1) for layer, count in enumerate(stated))
+    group = heads // key_heads
+    odd = next((count for count in found if count % group), None)
+    if odd is not None:
+        raise UserError(f"{where}: {HEADS_FIELD} has {odd}; {group} heads share a key: use multiples of {group}")
+    return None if set(found) == {heads} else found
+
+
+def _heads(fields, layers):
+    """{heads, key_heads, head_dimension, layer_heads} of a config."""
     heads, dimension = fields.whole("num_attention_heads"), fields.whole("hidden_size")
     derived = fields.family in ("llama", "mistral") or "head_dim" not in fields.config
     size = fields.whole("head_dim", null=dimension // heads if derived else REFUSED)
@@ -188,7 +233,8 @@ def _heads(fields):
             f"{fields.where}: {heads} attention heads of size {size} with {key_heads} key heads; heads must be a "
             "multiple of key heads, and their size even"
         )
-    return {"heads": heads, "key_heads": key_heads, "head_dimension": size}
+    by_layer = heads_by_layer(fields.config, heads, key_heads, layers, fields.where)
+    return {"heads": heads, "key_heads": key_heads, "head_dimension": size, "layer_heads": by_layer}
 
 
 def _grouped(fields, heads):

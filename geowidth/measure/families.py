@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from geowidth.errors import UserError, choose, shown
-from geowidth.exchange.shape import TAPERED
+from geowidth.exchange.shape import GATE_FIELD, TAPERED
 from geowidth.measure.widths import inner_width
 from geowidth.registry import Registry
 
@@ -98,8 +98,8 @@ class Family:
         )
 
     def matrices(self, model: nn.Module) -> int:
-        """Matrices per FFN of a model of this family."""
-        return self.projections
+        """Matrices per FFN of a model of this family: of our own exports, also without its gate."""
+        return 2 if getattr(getattr(model, "config", None), GATE_FIELD, True) is False else self.projections
 
     def _width(self, layer, block):
         down = _first(block, self.down.split("|"), "the FFN")

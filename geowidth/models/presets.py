@@ -100,18 +100,8 @@ class Preset:
             projections=model.projections,
             initialises=True,
         )
-        if schedule.heads is None:
-            return replace(self, model=replace(model, widths=widths))
-        return replace(self, model=replace(model, widths=widths, layer_heads=self._heads_of(schedule)))
-
-    def _heads_of(self, schedule):
-        heads, own = tuple(schedule.heads), sum(self.model.heads_by_layer)
-        if sum(heads) > own:
-            raise UserError(
-                f"schedule {shown(schedule.name)} has {sum(heads)} attention heads in all, preset {self.name!r} {own}: "
-                f"allocate with heads={self.model.heads}"
-            )
-        return heads
+        heads = schedule.heads_for(reader, model.heads_by_layer) or model.layer_heads
+        return replace(self, model=replace(model, widths=widths, layer_heads=heads))
 
     def with_vocabulary(self, vocabulary: int | None) -> Preset:
         """The preset whose model has that many token ids; None leaves them as they are."""

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from geowidth import records
 from geowidth.errors import UserError, choose, whole
 from geowidth.exchange.checkpoint import read_config
 from geowidth.exchange.gguf_read import read_gguf_shape
-from geowidth.exchange.shape import TAPERED, stated_widths
+from geowidth.exchange.shape import GATE_FIELD, TAPERED, heads_by_layer, stated_widths
 from geowidth.files import PathLike
 from geowidth.measure.families import known_types
 from geowidth.measure.opening import TOKENISED_CONTEXT, located
@@ -71,7 +72,7 @@ def _windowed(config, tokenised):
 
 def _of_shape(name, shape):
     sizes = {"dimension": shape.dimension, "layers": shape.layers, "heads": shape.heads, "context": shape.context}
-    sizes["vocabulary"] = shape.vocabulary
+    sizes |= {"vocabulary": shape.vocabulary, "layer_heads": shape.layer_heads}
     return _sizes(name, sizes, shape.key_heads, shape.head_dimension, shape.widths, shape.tied, 3)
 
 
@@ -80,7 +81,8 @@ def _of_config(name, config, where):
     kind = str(config.get("model_type")).removeprefix(TAPERED)
     known = known_types()
     projections = known[choose(f"{where}: model_type", kind, sorted(known))].projections
-    sizes = {ours: _first(config, names, where) for ours, names in SIZES.items()}
+    projections = projections if config.get(GATE_FIELD, True) else 2
+    sizes: dict[str, Any] = {ours: _first(config, names, where) for ours, names in SIZES.items()}
     if "intermediate_sizes" in config or "block_configs" in config:
         widths = stated_widths(config, where)
     else:
@@ -90,7 +92,9 @@ def _of_config(name, config, where):
         widths = [width] * sizes["layers"]
     heads, tied = sizes["heads"], bool(config.get("tie_word_embeddings", True))
     head_size = config.get("head_dim") or sizes["dimension"] // heads
-    return _sizes(name, sizes, config.get("num_key_value_heads") or heads, head_size, widths, tied, projections)
+    key_heads = config.get("num_key_value_heads") or heads
+    sizes["layer_heads"] = heads_by_layer(config, heads, key_heads, sizes["layers"], where)
+    return _sizes(name, sizes, key_heads, head_size, widths, tied, projections)
 
 
 def _first(config, names, where):

@@ -77,19 +77,26 @@ def test_M1_heads_of_another_model_are_refused(heads_file, tmp_path, capsys):
     more = tmp_path / "more.json"
     allocate("cascade", layers=4, base_width=64, quantum=8, taper="heads", heads=4).write(more)
     found = refused(capsys, "train", "--preset", "pico", "--schedule", more, "--steps", 1, "--out", out)
-    assert "16 attention heads in all, preset 'pico' 8" in found and not out.exists()
+    assert (
+        "16 attention heads in all, the model of geowidth train 8: allocate with heads=2" in found and not out.exists()
+    )
 
 
-def test_M1_export_refuses_heads_of_a_schedule(heads_file, tmp_path, capsys):
+def test_M1_export_writes_heads_of_a_schedule_or_refuses_them(heads_file, tmp_path, capsys):
     config = tmp_path / "config.json"
     facts = {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64}
     facts |= {"num_hidden_layers": 4, "num_attention_heads": 2, "max_position_embeddings": 32}
     records.write_json(config, facts)
     out = tmp_path / "exported"
-    for form in ("hf", "megatron"):
-        words = ["export", "--schedule", heads_file, "--family", config, "--format", form, "--out", out]
-        assert "heads 3 2 2 1 by layer" in refused(capsys, *words)
-    assert not out.exists()
+    words = ["export", "--schedule", heads_file, "--family", config, "--out", out]
+    assert "heads 3 2 2 1 by layer" in refused(capsys, *words, "--format", "megatron") and not out.exists()
+    records.write_json(config, {**facts, "num_key_value_heads": 1})
+    assert "2 heads share a key" in refused(capsys, *words) and not out.exists()
+    records.write_json(config, {**facts, "num_attention_heads": 1})
+    assert "8 attention heads in all" in refused(capsys, *words) and not out.exists()
+    records.write_json(config, facts)
+    assert cli.main([str(word) for word in words]) == 0
+    assert records.read_json(out / "config.json")["layer_attention_heads"] == [3, 2, 2, 1]
 
 
 def test_M1_heads_that_are_the_models_own_are_no_reason_to_refuse():

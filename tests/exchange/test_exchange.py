@@ -113,7 +113,7 @@ def test_import_of_families():
     assert model_from(checkpoint).config.context == 16
     for change, word in (
         ({"model_type": "gpt2"}, "model_type is 'gpt2'"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+        ({"hidden_act": "tanh"}, "hidden_act is 'tanh'"),
         ({"num_key_value_heads": 3}, "3 key heads"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling is 'yarn'"),
         ({"hidden_size": "32"}, "hidden_size is '32'"),
