@@ -69,6 +69,23 @@ def test_commands_of_one_process_refuse_many(second, monkeypatch, capsys):
     assert "geowidth report is one process's work" in capsys.readouterr().err
 
 
+def test_one_of_all_tells_a_fault_that_all_find(second, monkeypatch):
+    from torch.distributed import HashStore
+
+    store = HashStore()
+    monkeypatch.setattr(ranks, "_meeting", lambda timeout: store)
+    monkeypatch.setattr(ranks, "_first_fault", None)
+    with pytest.raises(UserError, match="no such file"), ranks.elected():
+        raise UserError("no such file")
+    with pytest.raises(ranks.ElsewhereError, match="rank 1: no such file") as other, ranks.elected():
+        raise UserError("no such file")
+    assert other.value.code == 2
+    ranks.said()
+    ranks.wait_until_said()
+    with pytest.raises(RuntimeError), ranks.elected():
+        raise RuntimeError("a fault of ours")
+
+
 def test_errors_that_come_of_a_lost_process():
     for words in ("Connection closed by peer [127.0.0.1]:1", "Timed out waiting 600ms for recv", "NCCL error"):
         assert ranks.is_of_connection(RuntimeError(words))

@@ -63,6 +63,7 @@ def examine():
         "nvcc": _nvcc(),
         "gpu": _gpu(torch),
         "driver": _driver(cuda),
+        "distributed": _distributed(),
         "extensions": extensions,
         "operations": {
             name: {device: _choices(operation, device, wrong is None) for device in ("cpu", "cuda")}
@@ -112,6 +113,15 @@ def _driver(cuda):
 
     found = cuda.driver_version() if cuda else 0
     return release(found) if found else None
+
+
+def _distributed():
+    """Names of the ways in which this torch lets processes talk to each other (torchrun)."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return []
+    return [name for name in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{name}_available")()]
 
 
 def _gpu(torch):
@@ -176,7 +186,9 @@ def render(facts):
     lines += [f"  {name:14}{found or 'not installed'}" for name, found in facts["packages"].items()]
     lines += ["", "accelerator", f"  GPU           {_gpu_words(facts['gpu'])}"]
     lines += [f"  driver        for CUDA up to {facts['driver']}"] if facts["driver"] else []
-    lines += [f"  nvcc          {facts['nvcc'] or 'not found'}", "", "extensions"]
+    lines += [f"  nvcc          {facts['nvcc'] or 'not found'}"]
+    ways = " ".join(facts["distributed"]) or "one alone; this torch has no torch.distributed"
+    lines += [f"  processes     {ways}", "", "extensions"]
     for name, extension in facts["extensions"].items():
         words = f"built: {_built_words(extension)}" if extension["built"] else f"no: {extension['reason']}"
         lines.append(f"  {name:18}{words}")

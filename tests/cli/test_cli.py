@@ -136,6 +136,7 @@ def test_doctor_tells_a_gpu_machine_well():
     facts["extensions"]["geowidth._cuda"] = {"built": True, "architectures": "90a", "ptx": "", "runtime": 13000}
     text = doctor.render(facts)
     assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, 139.8 GiB; the first of 8" in text
+    assert "processes     gloo" in text and "one alone" in doctor.render(facts | {"distributed": []})
     assert "driver        for CUDA up to 13.0" in text and "built: architectures 90a, runtime CUDA 13.0" in text
     assert doctor.nvcc_words("Cuda compilation tools, release 13.0, V13.0.88").endswith("V13.0.88")
     assert doctor.nvcc_words("Cuda compilation tools, release 10.2, V10.2.89").endswith("which need 11.2")

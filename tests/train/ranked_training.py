@@ -1,10 +1,13 @@
 """What every process of a test does, started by torchrun: trains small models in several ways, one after another.
 
 Arguments: folder, corpus, and names: "ddp" and "fsdp" train in a folder of that name; "chain" goes on with a training
-that was begun, first sharded, then replicated; "resting" trains a model of which a microbatch leaves a part out.
+that was begun, first sharded, then replicated; "measure" measures the model of that; "resting" trains one of which a
+microbatch leaves a part out; "refuse" and "die" train by the command line, and the second process finds bad input in
+the middle of a step, or is gone without a word: nothing comes after them.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -15,8 +18,12 @@ import torch
 from tiny_preset import TINY
 
 from geowidth import records
+from geowidth.cli import main
+from geowidth.errors import UserError
+from geowidth.measure import measure
+from geowidth.models.presets import PRESETS
 from geowidth.ranks import joined
-from geowidth.train import distributed, train
+from geowidth.train import distributed, loop, losses, train
 from geowidth.train.losses import accumulate_gradients
 from geowidth.train.world import World
 
@@ -92,10 +99,52 @@ def resting_alone():
     return gradients(World(), Resting())
 
 
+def measured(folder, model, corpus):
+    """The bytes of work.json and of the clouds of a model, which any number of processes give."""
+    out, clouds = folder / "work.json", folder / "clouds.safetensors"
+    with joined() as ranks:
+        measure(model, corpus=corpus, tokens=48, out=out, save_clouds=clouds, ranks=ranks)
+    return out.read_bytes(), clouds.read_bytes()
+
+
+FAULT_AT = 20  # steps done before
+
+
+def fail(how, folder, corpus):
+    """`geowidth train` in which the second process fails."""
+    passes, usual = [], losses.summed_loss
+
+    def failing(*arguments):
+        passes.append(torch.is_grad_enabled())
+        if os.environ["RANK"] == "1" and sum(passes) > FAULT_AT * microbatches():
+            if how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise UserError("the disk of this process is gone")
+        return usual(*arguments)
+
+    losses.summed_loss = failing
+    loop.train = functools.partial(loop.train, save_seconds=0)  # a state after every step
+    PRESETS.register(UNEVEN)
+    words = ["--preset", "tiny", "--seed", "3", "--parallel", "fsdp", "--corpus", corpus]
+    sys.exit(main(["train", *words, "--out", str(folder)]))
+
+
+def microbatches():
+    """Microbatches of a step, the same in every process: those of the most rows that one has."""
+    most = -(-SETTINGS.batch // int(os.environ["WORLD_SIZE"]))
+    return -(-most // SETTINGS.microbatch)
+
+
 if __name__ == "__main__":
     place, text = Path(sys.argv[1]), sys.argv[2]
     for name in sys.argv[3:]:
         if name in ("ddp", "fsdp"):
             run(place / name, text, name)
+        elif name in ("refuse", "die"):
+            fail(name, place / name, text)
+        elif name == "chain":
+            chain(place / "chain", text)
+        elif name == "measure":
+            measured(place, place / "fsdp", text)
         else:
-            {"chain": lambda: chain(place / "chain", text), "resting": lambda: resting(place)}[name]()
+            resting(place)

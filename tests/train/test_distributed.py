@@ -54,8 +54,12 @@ def assert_agree(folder, other):
 def test_two_processes_give_the_losses_of_one_in_every_way_and_go_on_from_each_other(begun, alone, text, tmp_path):
     chain = tmp_path / "chain"
     shutil.copytree(begun, chain)
-    done = torchrun(2, HERE / "ranked_training.py", tmp_path, text, "ddp", "fsdp", "chain")
+    done = torchrun(2, HERE / "ranked_training.py", tmp_path, text, "ddp", "fsdp", "chain", "measure")
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("measure: 3/3 layers") == 1
+    torch.set_num_threads(1)
+    work, clouds = ((tmp_path / name).read_bytes() for name in ("work.json", "clouds.safetensors"))
+    assert ranked_training.measured(tmp_path, tmp_path / "fsdp", text) == (work, clouds)
     for way in ("ddp", "fsdp"):
         assert_agree(tmp_path / way, alone)
         facts = records.read_json(tmp_path / way / "result.json")["environment"]
@@ -93,10 +97,12 @@ def check_damage(sharded, copy):
         state.read_state(copy)
 
 
-def test_three_processes_with_too_few_rows_and_with_parts_that_rest(text, tmp_path, alone):
-    """cases.md F3: a process without a row, and a layer that only one microbatch uses."""
-    done = torchrun(3, HERE / "ranked_training.py", tmp_path, text, "fsdp", "resting")
-    assert done.returncode == 0, done.stderr
+def test_three_processes_with_too_few_rows_with_parts_that_rest_and_with_one_that_refuses(text, tmp_path, alone):
+    """cases.md F3: a process with fewer rows, a layer that only one microbatch uses, bad input in one process."""
+    ended = torchrun(3, HERE / "ranked_training.py", tmp_path, text, "fsdp", "resting", "refuse")
+    assert ended.returncode, ended.stderr
+    assert own_lines(ended) == ["geowidth: the disk of this process is gone"], ended.stderr
+    assert "traceback : the disk of this process is gone" in ended.stderr
     assert_agree(tmp_path / "fsdp", alone)
     right = ranked_training.resting_alone()
     for found in records.read_json(tmp_path / "resting.json"):
@@ -105,28 +111,14 @@ def test_three_processes_with_too_few_rows_and_with_parts_that_rest(text, tmp_pa
             torch.testing.assert_close(torch.tensor(found["gradients"][name]), torch.tensor(gradient))
 
 
-def train_words(folder, text, *more):
-    return ["train", "--preset", "tiny", "--seed", 3, "--out", folder, "--corpus", text, *more]
-
-
-def test_one_process_that_refuses_ends_all_with_its_line(text, tmp_path):
-    words = train_words(tmp_path / "run", text)
-    ended = torchrun(2, HERE / "ranked_faults.py", "refuse", *words)
-    assert ended.returncode, ended.stderr
-    assert own_lines(ended) == ["geowidth: the disk of this process is gone"]
-    assert "traceback : the disk of this process is gone" in ended.stderr
-
-
 def test_one_process_that_dies_ends_all_and_the_last_state_goes_on(text, tmp_path, alone):
-    folder = tmp_path / "run"
-    ended = torchrun(
-        2, HERE / "ranked_faults.py", "die", *train_words(folder, text, "--parallel", "fsdp"), GEOWIDTH_TEST="1"
-    )
+    ended = torchrun(2, HERE / "ranked_training.py", tmp_path, text, "die")
     assert ended.returncode, ended.stderr
     (line,) = own_lines(ended)
     assert "another process of this job ended" in line
+    folder = tmp_path / "die"
     assert checkpoint.read_result(folder) is None
-    assert state.saved_step(folder) == 20
+    assert state.saved_step(folder) == ranked_training.FAULT_AT
     ranked_training.run(folder, text, "none")
     assert_agree(folder, alone)
 
