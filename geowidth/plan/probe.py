@@ -47,6 +47,8 @@ def probe_training(model: ModelConfig, training: TrainingSettings, seconds: floa
     torch.set_num_threads(training.threads)
     generator = torch.Generator().manual_seed(0)
     network = TaperedTransformer(model, 0)
+    network.compute_in(None if training.dtype == "float32" else getattr(torch, training.dtype))
+    network.recompute_in_backward(training.recompute)
     optimizer = make_optimizers(network, training)
     shape = (training.batch, model.context + 1)
     batch = torch.randint(model.vocabulary, shape, generator=generator)

@@ -114,3 +114,22 @@ def test_a_vocabulary_of_ones_own():
     preset = preset_named("128m")
     assert preset.with_vocabulary(None) is preset
     assert preset.with_vocabulary(50304).model == replace(preset.model, vocabulary=50304)
+
+
+@pytest.mark.parametrize("change", [{"dtype": "bfloat16"}, {"recompute": "block"}])
+def test_timed_steps_are_those_of_the_settings(change, monkeypatch):
+    from geowidth.plan import probe
+
+    seen = []
+    whole = TaperedTransformer.forward
+
+    def watched(model, *arguments):
+        norm = model.norm.compute_dtype
+        seen.append({"dtype": "bfloat16" if norm else "float32", "recompute": model._recompute_blocks and "block"})
+        return whole(model, *arguments)
+
+    monkeypatch.setattr(TaperedTransformer, "forward", watched)
+    pico = preset_named("pico")
+    probe.probe_training(pico.model, replace(pico.training, batch=1, microbatch=1, **change), seconds=0.01)
+    name, value = next(iter(change.items()))
+    assert seen and all(one[name] == value for one in seen)
