@@ -119,6 +119,9 @@ def test_the_headline_has_every_arm_of_every_corpus():
     lines = order.headline(order.judge(order.uniform_family(studies)[0])).splitlines()
     assert len(lines) == 2 + len(ARMS) - 1 and "| made | other |" in lines[0]
     assert "geometry, topology x hyperbolic | \N{MINUS SIGN}0.0" in lines[2] and lines[3].endswith("| same widths |")
+    other = order.judge(order.uniform_family([made_study(0)])[0])
+    seeds = [row | {"corpus": "other", "arm": row["arm"].replace("permuted", "permuted:seed=3")} for row in other]
+    assert len(order.headline([*other, *seeds]).splitlines()) == 2 + len(ARMS) - 1
     assert order.spelled("sorted:statistic=gw,geometry=spherical") == "sorted geometry, gw x spherical"
     assert order.spelled("cosine:initial_scale=alone") == "cosine, initial scale alone"
 

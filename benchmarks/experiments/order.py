@@ -225,13 +225,12 @@ def table(rows):
 def headline(judged):
     """The table of the README: every arm's difference from uniform on each corpus. judged: rows of that family."""
     corpora = list(dict.fromkeys(row["corpus"] for row in judged))
-    cells = {(row["corpus"], row["arm"]): row for row in judged}
+    cells = {(row["corpus"], spelled(row["arm"])): row for row in judged}
     lines = [f"| arm | {' | '.join(corpora)} |", f"|---|{'---|' * len(corpora)}"]
-    for arm in dict.fromkeys(row["arm"] for row in judged):
+    for arm in dict.fromkeys(spelled(row["arm"]) for row in judged):
         found = [cells.get((corpus, arm)) for corpus in corpora]
-        lines.append(
-            f"| {spelled(arm)} | {' | '.join('same widths' if row is None else _cell(row) for row in found)} |"
-        )
+        words = ["same widths" if row is None else _cell(row) for row in found]
+        lines.append(f"| {arm} | {' | '.join(words)} |")
     return "\n".join(lines) + "\n"
 
 
