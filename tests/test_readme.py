@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from benchmarks import summary
+from benchmarks.experiments import order
 from geowidth import cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,6 +17,10 @@ def test_the_table_comes_from_the_committed_results():
 
 def test_the_table_of_presets_is_the_committed_one():
     assert (ROOT / "benchmarks" / "presets.md").read_text(encoding="utf-8").strip() in README
+
+
+def test_the_table_of_experiments_comes_from_the_committed_losses():
+    assert order.results(order.committed_studies())["headline.md"].strip() in README
 
 
 def test_pictures_and_files_are_there():
