@@ -7,7 +7,7 @@ from pathlib import Path
 
 import geowidth
 
-PATIENCE = 300  # seconds; no test waits for it
+PATIENCE = 900  # seconds; no test waits for it
 TESTS = Path(__file__).resolve().parent
 
 

@@ -76,7 +76,7 @@ def test_what_arms_read_is_measured_in_addition():
         ("permuted:seed=-1", "seed is -1"),
         ("crown:floor=2x", "arm crown:floor=2x"),
         ("calibrated", "needs the option 'calibration'"),
-        ("cascade:taper=both,heads=2", "attention heads"),
+        ("cascade:taper=both,heads=3", "attention heads in all"),
         ("crown:first=0.5" + "0" * 300, "is 315 letters long"),
     ],
 )

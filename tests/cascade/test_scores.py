@@ -64,7 +64,7 @@ def test_order_of_equal_scores_is_that_of_the_model():
 
 
 def test_scores_are_summed_over_processes():
-    """Cases F3: of [3, 1, 0] here and [0, 1, 4] there, unit 1 goes; ledger_processes.py asks two real processes."""
+    """Cases F3: of [3, 1, 0] here and [0, 1, 4] there, unit 1 goes."""
 
     class World:
         device = torch.device("cpu")

@@ -255,7 +255,7 @@ def test_pictures_are_the_same_bits_every_time(tmp_path, monkeypatch):
         for w in (32, 48, 96)
     ]
     nothing = dict.fromkeys(Calibration.__dataclass_fields__)
-    found = Calibration(**nothing | {"widths": (64, 64), "layers": [fit, fit], "curves": rows})
+    found = Calibration(**nothing | {"widths": (64, 64), "layers": [fit, fit], "curves": rows, "settings": {}})
     for suffix, draw, what in (
         ("svg", plot_schedule, schedule),
         ("png", plot_schedule, schedule),

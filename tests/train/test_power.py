@@ -65,7 +65,8 @@ def test_a_stated_spread_wins_and_the_demo_stands_in_by_name():
 
 
 def test_the_demos_spread_is_the_readmes():
-    errors = [float(error) for error in re.findall(r"[+−]0\.\d+ ± (0\.\d+)", README.read_text("utf-8"))]
+    demo = [line for line in README.read_text("utf-8").splitlines() if line.startswith("    ")]
+    errors = [float(error) for error in re.findall(r"[+−]0\.\d+ ± (0\.\d+)", "\n".join(demo))]
     assert f"{max(errors) * math.sqrt(6):.4f}" == f"{NANO_SPREAD:.4f}"
 
 
