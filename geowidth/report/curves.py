@@ -4,7 +4,7 @@ import math
 
 from geowidth.report import charts
 from geowidth.report.charts import Frame, Scale, curve, element, label, mark, rule
-from geowidth.report.numbers import compact, is_finite, signed, tick_labels
+from geowidth.report.numbers import compact, is_finite, shorten, signed, tick_labels
 from geowidth.train.evidence import LOSS_UNIT
 
 
@@ -74,11 +74,6 @@ def _end_labels(frame, ends, looks):
         content += label(frame.x_end + 22, place + 3.9, shorten(name, 15), f"fill-arm{look.hue}")
         parts.append(element("g", content, data_arm=look.index))
     return "".join(parts)
-
-
-def shorten(name, most):
-    """A name cut to `most` characters for a label; the tables carry it whole."""
-    return name if len(name) <= most else name[: most - 1] + "\u2026"
 
 
 def _series_chart(all_series, looks, width, height, title, unit, kind, values, zero_words=None):

@@ -5,8 +5,8 @@ import math
 from geowidth.forms import is_finite, is_number
 
 __all__ = [
-    "DASH", "MINUS", "compact", "is_finite", "is_number", "layer_list", "plain", "signed", "significant", "tick_labels",
-    "thousands",
+    "DASH", "MINUS", "compact", "is_finite", "is_number", "layer_list", "plain", "shorten", "signed", "significant",
+    "tick_labels", "thousands",
 ]  # fmt: skip
 
 MINUS = "\u2212"
@@ -98,3 +98,8 @@ def layer_list(layers, most=8):
     if len(words) > most:
         return f"{', '.join(words[:most])} and more ({len(layers)} layers)"
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def shorten(name, most):
+    """A name cut to `most` characters for a label; the tables carry it whole."""
+    return name if len(name) <= most else name[: most - 1] + "\u2026"

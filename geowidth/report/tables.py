@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from geowidth.files import PathLike
 from geowidth.report.folder import as_record, lookup
-from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, signed, thousands
+from geowidth.report.numbers import DASH, compact, is_finite, is_number, plain, shorten, signed, thousands
 from geowidth.train.evidence import LOSS_UNIT, loss_unit
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def table(comparison: Comparison | dict[str, Any] | PathLike) -> str:
         p = f"{row.sign_flip_p:.3g}" if is_finite(row.sign_flip_p) else DASH
         difference = "baseline" if row.is_baseline else signed(row.difference, 4) + error
         seconds = f"{plain(row.seconds, 1)} s" if is_finite(row.seconds) else DASH
-        name = row.arm if len(row.arm) <= 16 else row.arm[:15] + "\u2026"
+        name = shorten(row.arm, 16)
         lines.append([
             name, plain(row.mean_loss, 4), difference, interval_words(row), p,
             compact(row.parameters), compact(row.tokens), seconds,

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from geowidth.report import charts, style
 from geowidth.report.charts import Frame, bands, curve, label, mark, rule
 from geowidth.report.folder import lookup
-from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, thousands
+from geowidth.report.numbers import DASH, is_finite, is_number, layer_list, shorten, thousands
+
+LONGEST_NAME, LONGEST_HEAD = 43, 50  # letters of a panel's first line: a name alone; a name and what its arm spends
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,25 @@ def _steps(x, y, widths):
     return points
 
 
+def spent_words(schedule):
+    """What a schedule spends of its budget, in words; "" where it does not say."""
+    budget = (schedule or {}).get("budget") or {}
+    if not (is_finite(budget.get("spent")) and is_finite(budget.get("value"))):
+        return ""
+    return f"{thousands(budget['spent'])} of {thousands(budget['value'])} {budget.get('unit', '')} spent"
+
+
 def width_panel(name, widths, schedule, look, highest, width=352.0, height=168.0):
     """Inside of one arm's panel. `highest`: the largest width or cap of any arm, so that all panels share one scale."""
     frame = Frame(width, height, top=42.0)
     head = rule(0.0, 0.75, width, 0.75, "top") + mark(look.shape, 5.0, 11.2, 4.4, f"fill-arm{look.hue}")
-    head += label(15.0, 15.0, name, f"name fill-arm{look.hue}") + label(0.0, 30.0, "FFN width", "soft")
-    budget = (schedule or {}).get("budget") or {}
-    if is_finite(budget.get("spent")) and is_finite(budget.get("value")):
-        share = f"{thousands(budget['spent'])} of {thousands(budget['value'])} {budget.get('unit', '')} spent"
-        head += label(width, 15.0, share, "soft", "end")
+    head += label(15.0, 15.0, shorten(name, LONGEST_NAME), f"name fill-arm{look.hue}")
+    unit, share = "FFN width", spent_words(schedule)
+    if len(name) + len(share) <= LONGEST_HEAD:
+        head += label(width, 15.0, share, "soft", "end") if share else ""
+    elif share:  # a long name has its line to itself
+        unit = f"{unit}; {share}"
+    head += label(0.0, 30.0, unit, "soft")
     if not widths:
         return head + label(width / 2, height / 2, "no widths yet", "soft", "middle")
     span = [thousands(w) for w in dict.fromkeys((min(widths), max(widths)))]

@@ -14,7 +14,7 @@ from synthetic import comparison_record, losses, make_run, work_record
 
 from geowidth import records
 from geowidth.errors import UserError
-from geowidth.report import charts, numbers, profile_svg, style, table, tables, write_report
+from geowidth.report import charts, numbers, profile_svg, style, table, tables, widths, write_report
 from geowidth.report.spreadsheets import COMPARISON_COLUMNS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -269,3 +269,13 @@ def test_csv_cells_with_odd_names(tmp_path):
     write_report(folder)
     rows = list(csv.reader(io.StringIO((folder / "comparison.csv").read_text())))
     assert 'a,"b"\nc' in [r[0] for r in rows] and len({len(r) for r in rows}) == 1
+
+
+def test_the_name_of_an_arm_and_what_it_spends_never_overlap():
+    schedule = {"budget": {"spent": 110592, "value": 110592, "unit": "parameters"}}
+    look = widths.arm_styles(["uniform", "other"], "uniform")["other"]
+    for name in ("cosine", "permuted:seed=22", "permuted:statistic=gw,geometry=spherical,seed=242"):
+        drawn = widths.width_panel(name, [8, 16], schedule, look, 16)
+        (unit,) = re.findall(r'y="30"[^>]*>(FFN width[^<]*)<', drawn)
+        assert ("spent" in unit) == (len(name) > 14) and drawn.count("parameters spent") == 1
+        assert ("\u2026" in drawn) == (len(name) > widths.LONGEST_NAME)
