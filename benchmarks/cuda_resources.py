@@ -19,6 +19,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, fields
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +60,7 @@ def nvcc_release(nvcc):
     return found and found[1]
 
 
+@cache
 def nvcc_flags():
     """NVCC_FLAGS of setup.py, read and not run."""
     for node in ast.parse((ROOT / "setup.py").read_text()).body:
@@ -154,6 +156,7 @@ def short(name):
 
 def compile_all(nvcc):
     """[Resources] of all kernels, by file, kernel and architecture."""
+    nvcc_flags()  # once, before there are threads: Python 3.11 may fail where two of them parse at a time
     with ThreadPoolExecutor(JOBS) as pool:
         rows = [
             row for found in pool.map(lambda s: compile_file(nvcc, s), sorted(KERNELS.glob("*.cu"))) for row in found
