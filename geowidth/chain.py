@@ -95,6 +95,7 @@ def resolve(
         raise UserError(
             f"preset {chosen.name!r} has different widths by layer; a run compares schedules at the budget of one width"
         )
+    chosen.model.refuse_repeats("a run, which measures FFNs,")
     arms = parse_arms(arms or chosen.run.arms)
     if "uniform" not in [arm.text for arm in arms]:
         named = " ".join(arm.text for arm in arms)

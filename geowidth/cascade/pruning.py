@@ -19,6 +19,7 @@ from geowidth.exchange.folders import check_free, written_whole
 from geowidth.files import PathLike
 from geowidth.measure.models import input_device
 from geowidth.measure.opening import OpenedModel, converted, located, open_model
+from geowidth.models.config import ModelConfig
 from geowidth.progress import Progress
 from geowidth.text.corpus import load_corpus
 
@@ -135,6 +136,8 @@ def _opened(model, blocks, rules, ledger, seed, corpus, windows, context, device
 
     seed, where = seed_number("seed", seed), device_named(device)
     opened = open_model(model, download=download, cache=cache, causal=True)
+    if isinstance(config := getattr(opened.model, "config", None), ModelConfig):
+        config.refuse_repeats("pruning")
     path = located(model, download)
     folder = converted(path, cache) if path.suffix == ".gguf" else path
     found = residual_blocks(opened.model.to(where))

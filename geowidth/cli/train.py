@@ -38,6 +38,13 @@ def add_arguments(parser):
     )
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets")
     add("--vocabulary", metavar="N", type=words.whole(), help="token ids of the model (default: the preset's)")
+    add(
+        "--repeat-last",
+        metavar="K",
+        type=words.whole(0),
+        help="apply the last K blocks --repeat-times times, with the same parameters",
+    )
+    add("--repeat-times", metavar="R", type=words.whole(), help="how often the last blocks are applied")
     add("--seed", metavar="N", type=words.whole(0), default=0, help="decides initial values and data order")
     add("--out", metavar="DIR", help="folder of the run; made if it does not exist (not needed with --dry-run)")
     add("--dry-run", action="store_true", help="say what the training takes, and stop")
@@ -70,6 +77,7 @@ def run(arguments):
     from geowidth.train.world import training_device
 
     preset = preset_named(arguments.preset).with_vocabulary(arguments.vocabulary)
+    preset = preset.with_repeats(arguments.repeat_last, arguments.repeat_times)
     schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
     preset = preset if schedule is None else preset.with_schedule(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm

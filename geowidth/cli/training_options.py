@@ -5,7 +5,9 @@ from geowidth.cli import words
 # Options that are training settings (geowidth.models.TrainingSettings); None leaves the preset's.
 SETTINGS = (
     "steps", "batch", "microbatch", "learning_rate", "warmup", "decay", "decay_share", "optimizer", "weight_decay",
-    "clip", "evaluations", "dtype", "compile", "recompute", "document_mask", "threads", "keep",
+    "clip", "evaluations", "dtype", "compile", "recompute", "document_mask", "threads", "keep", "momentum",
+    "equal_gradients", "exit_loss", "exit_weights", "exit_curriculum", "exit_period", "layer_dropout",
+    "layer_dropout_curriculum",
 )  # fmt: skip
 # Options of one training that no setting holds.
 HABITS = ("device", "save_seconds", "tensorboard", "peak_flops")
@@ -33,7 +35,14 @@ def add_settings(parser):
         "--optimizer",
         metavar="NAME",
         type=words.one_of(OPTIMIZERS),
-        help="adamw, or muon for the matrices in the blocks and adamw for the rest (torch 2.9 or newer); one rate",
+        help="adamw; muon for the matrices in the blocks and adamw for the rest (torch 2.9 or newer), one rate; or sgd "
+        "with momentum, which wants a larger rate",
+    )
+    add(
+        "--momentum",
+        metavar="X",
+        type=words.number("numbers from 0 up to below 1", lambda value: 0 <= value < 1),
+        help="of muon and sgd",
     )
     add(
         "--weight-decay",
@@ -69,6 +78,54 @@ def add_settings(parser):
     )
     add("--threads", metavar="N", type=words.whole(), help="torch threads; another number, other bits")
     add("--keep", metavar="N", type=words.whole(), help="states kept while it is trained, the last ones (they are big)")
+    add_interventions(parser)
+
+
+def add_interventions(parser):
+    """The options that change how gradients reach the blocks, in a group of their own."""
+    from geowidth.models.training import DROPOUT_CURRICULA, EXIT_CURRICULA, EXIT_WEIGHTS
+
+    add = parser.add_argument_group(
+        "how gradients reach the blocks (deep supervision and layer dropout in LayerSkip's manner)"
+    ).add_argument
+    add(
+        "--equal-gradients",
+        action="store_const",
+        const=True,
+        help="at every step scale the gradients of all blocks to one norm, their mean (AdamW undoes most of it)",
+    )
+    add(
+        "--exit-loss",
+        metavar="X",
+        type=words.number("numbers from 0 up", lambda value: 0 <= value < float("inf")),
+        help="scale of the losses of early exits, one after every block; they share the final norm and output matrix",
+    )
+    add(
+        "--exit-weights",
+        metavar="NAME",
+        type=words.one_of(EXIT_WEIGHTS),
+        help="how early exits weigh: layerskip: quadratically more with depth; equal: each --exit-loss times the last",
+    )
+    add(
+        "--exit-curriculum",
+        metavar="NAME",
+        type=words.one_of(EXIT_CURRICULA),
+        help="exits of a step: none: all; rotational: every --exit-period-th, by turns; gradual: from the last to the "
+        "first over half of the training",
+    )
+    add("--exit-period", metavar="N", type=words.whole(), help="rotational: every N-th early exit takes its turn")
+    add(
+        "--layer-dropout",
+        metavar="RATE",
+        type=words.number("numbers from 0 up to below 1", lambda value: 0 <= value < 1),
+        help="rate at which a sequence passes the last block by in training; less in earlier ones, 0 in the first",
+    )
+    add(
+        "--layer-dropout-curriculum",
+        metavar="NAME",
+        type=words.one_of(DROPOUT_CURRICULA),
+        help="exponential: the rate grows from 0 over the training (for training from scratch); none",
+    )
 
 
 def add_habits(parser):

@@ -86,6 +86,7 @@ def checkpoint_from(
     source   the config.json it was once made from, whose fields and family it then has; it must fit the model
     """
     config = model.config
+    config.refuse_repeats(f"{where}: an export")
     shape = _shape_of(config) if source is None else _shape_from(source, config, where)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     tensors = {theirs: state[ours] for ours, theirs in OUTER.items() if ours in state}

@@ -19,6 +19,7 @@ from geowidth.errors import UserError, whole
 from geowidth.inputs import ArrayLike
 from geowidth.measure import models
 from geowidth.measure.families import SEQUENTIAL, Family, family_of, site
+from geowidth.models.config import ModelConfig
 from geowidth.precision import coarsest
 from geowidth.progress import Progress
 from geowidth.ranks import Ranks
@@ -60,7 +61,7 @@ def capture(
     returns   Clouds in the model's dtype, on the CPU
 
     Refused before the model runs: an unknown model type, widths that cannot be told, sequences longer than the model
-    takes, token ids it does not know, weights without data.
+    takes, token ids it does not know, weights without data, blocks that are applied several times.
     """
     tokens, context, windows = (
         None if value is None else whole(name, value, least)
@@ -72,6 +73,8 @@ def capture(
     family = family_of(model) if family is None else family
     if not isinstance(family, Family):
         raise UserError(f"family is a {type(family).__name__}; needed: a geowidth.measure.families.Family")
+    if isinstance(config := getattr(model, "config", None), ModelConfig):
+        config.refuse_repeats("a measurement of FFNs")
     widths = family.widths(model)
     models.check_data(model)
     sequences = _sequences(model, text, mask, context)

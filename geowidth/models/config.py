@@ -9,6 +9,8 @@ from geowidth.errors import UserError, flag, whole
 from geowidth.models.rotary import rope_frequencies
 from geowidth.ops.activation.functions import GATED_ALIASES, activation_function, is_gated_name
 
+MOST_REPEATS = 1024  # of the last blocks: each costs the time and the memory of those blocks
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -25,6 +27,9 @@ class ModelConfig:
     layer_heads: attention heads of every layer, None for `heads` in all of them. A head keeps its size, d / `heads`, so
     heads are what attention spends; queries that share keys do so in the groups that `heads` and key_heads make, and
     each layer's heads must be a multiple of a group.
+
+    repeat_last, repeat_times: the last `repeat_last` blocks, one after another, are applied `repeat_times` times with
+    the same parameters, as if they stood there as often. Parameters count once, FLOPs as often as they are spent.
 
     What follows is for models that come from elsewhere. key_heads: heads of keys and values where they are fewer
     (grouped queries). head_size: where it is not d / heads. tied: whether the output matrix is the embedding.
@@ -47,6 +52,8 @@ class ModelConfig:
     activation: str = "swiglu"
     gated: bool | None = None
     layer_heads: tuple[int, ...] | None = None
+    repeat_last: int = 0
+    repeat_times: int = 1
 
     def __post_init__(self):
         for name in ("vocabulary", "layers", "dimension", "heads", "context"):
@@ -64,6 +71,7 @@ class ModelConfig:
                 raise UserError(f"{name} is {value!r}; allowed: positive numbers")
             object.__setattr__(self, name, float(value))
         self._check_heads()
+        self._check_repeats()
         activation, gated = _plainest(self.activation, self.gated)
         object.__setattr__(self, "activation", activation)
         object.__setattr__(self, "gated", gated)
@@ -92,6 +100,22 @@ class ModelConfig:
                 f"use multiples of {self.queries_per_key} in layer_heads"
             )
         object.__setattr__(self, "layer_heads", None if set(heads) == {self.heads} else heads)
+
+    def _check_repeats(self):
+        """One form of each meaning: without repetition it is 0 blocks once."""
+        last = whole("repeat_last", self.repeat_last, 0, self.layers)
+        times = whole("repeat_times", self.repeat_times, 1, MOST_REPEATS)
+        if times > 1 and not last:
+            raise UserError(f"repeat_times is {times}, but repeat_last names no blocks; give repeat_last from 1 up")
+        plain = times == 1
+        object.__setattr__(self, "repeat_last", 0 if plain else last)
+        object.__setattr__(self, "repeat_times", times)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The blocks in the order in which a state passes them: each once, but for those that are repeated."""
+        once = range(self.layers - self.repeat_last)
+        return (*once, *(tuple(range(len(once), self.layers)) * self.repeat_times))
 
     @property
     def head_dimension(self) -> int:
@@ -151,6 +175,14 @@ class ModelConfig:
         size = int(4 * copies * self.parameters)
         memory.check(f"{what} with {self.parameters:,} parameters", size, "use narrower widths")
 
+    def refuse_repeats(self, what: str) -> None:
+        """Raise a UserError where blocks are repeated. what: names what has no place for that."""
+        if self.repeat_times > 1:
+            raise UserError(
+                f"{what} takes no model that applies its last {self.repeat_last} blocks {self.repeat_times} times; "
+                "train one without repeat_last"
+            )
+
     def to_json(self) -> dict[str, Any]:
         """The fields, those of OPTIONAL left out where they have their default."""
         value = asdict(self) | {"widths": list(self.widths)}
@@ -175,7 +207,7 @@ class ModelConfig:
 
 # Left out of files where they have their default: the files of earlier versions have none of them.
 OPTIONAL: dict[str, Any] = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": None}
-OPTIONAL |= {"activation": "swiglu", "gated": None, "layer_heads": None}
+OPTIONAL |= {"activation": "swiglu", "gated": None, "layer_heads": None, "repeat_last": 0, "repeat_times": 1}
 
 
 def _plainest(name, gated):
@@ -193,9 +225,17 @@ def training_flops(config: ModelConfig, tokens: int, length: int | None = None) 
 
     Forward matrix products, times 3 for forward and backward: 2 per weight and token (the tied embedding once, as the
     output matrix), and for attention 4 per query-key pair and query feature, of which causality leaves
-    (length + 1) / 2 a token. What a mask of documents or recomputation changes is not counted.
+    (length + 1) / 2 a token. A block that is applied several times counts as often. What a mask of documents or
+    recomputation changes is not counted.
     """
     length = config.context if length is None else length
-    weights = config.attention_parameters + config.ffn_parameters + config.vocabulary * config.dimension
-    queries = sum(config.heads_by_layer) * config.head_dimension
-    return 3 * tokens * (2 * weights + 2 * queries * (length + 1))
+    blocks = sum(block_flops(config, layer, length) for layer in config.order)
+    return 3 * tokens * (blocks + 2 * config.vocabulary * config.dimension)
+
+
+def block_flops(config: ModelConfig, layer: int, length: int) -> int:
+    """FLOPs of one forward pass of a token through one block, in sequences of `length`; see training_flops."""
+    queries, keys = config.heads_by_layer[layer], config.key_heads_by_layer[layer]
+    attention = 2 * config.dimension * config.head_dimension * (queries + keys)
+    ffn = config.projections * config.dimension * config.widths[layer]
+    return 2 * (attention + ffn) + 2 * queries * config.head_dimension * (length + 1)

@@ -107,6 +107,14 @@ class Preset:
         """The preset whose model has that many token ids; None leaves them as they are."""
         return self if vocabulary is None else replace(self, model=replace(self.model, vocabulary=vocabulary))
 
+    def with_repeats(self, last: int | None, times: int | None) -> Preset:
+        """The preset whose model applies its last blocks several times; None leaves a number as it is."""
+        given = {"repeat_last": last, "repeat_times": times}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if changes.get("repeat_last") and times is None and self.model.repeat_times == 1:
+            raise UserError(f"repeat_last is {last}, but repeat_times is 1; say how often the blocks are applied")
+        return replace(self, model=replace(self.model, **changes)) if changes else self
+
     def with_training(self, **changes: Any) -> TrainingSettings:
         """The training settings with `changes`; None leaves a setting as it is, unknown names raise UserError."""
         changes = {name: value for name, value in changes.items() if value is not None}

@@ -9,8 +9,10 @@ from typing import Any
 from geowidth.errors import MOST, UserError, choose, flag, whole
 
 MOST_THREADS = 1024  # torch ends the process, without a word, when it cannot start as many as it was told to
-OPTIMIZERS, DECAYS = ("adamw", "muon"), ("cosine", "wsd")
+OPTIMIZERS, DECAYS = ("adamw", "muon", "sgd"), ("cosine", "wsd")
 DTYPES, RECOMPUTE = ("float32", "bfloat16"), ("none", "ffn", "block")
+EXIT_WEIGHTS, EXIT_CURRICULA = ("layerskip", "equal"), ("none", "rotational", "gradual")
+DROPOUT_CURRICULA = ("none", "exponential")
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,9 @@ class TrainingSettings:
     steps. decay: how it falls to `final_rate` of the peak: "cosine" along half a cosine over all other steps; "wsd"
     (warm-up, stable, decay) stays at the peak and falls linearly over the last `decay_share` of the steps.
 
-    optimizer: "adamw", or "muon" (torch.optim.Muon for the matrices inside the blocks, AdamW for all else, one rate for
-    both). weight_decay (decoupled, on matrices only), beta1, beta2, epsilon: AdamW; momentum: Muon. clip: largest
-    gradient norm.
+    optimizer: "adamw", "muon" (torch.optim.Muon for the matrices inside the blocks, AdamW for all else, one rate for
+    both), or "sgd" (with momentum; its rates are larger than AdamW's). weight_decay (decoupled, on matrices only) of
+    all; beta1, beta2, epsilon: AdamW; momentum: Muon, SGD. clip: largest gradient norm.
 
     dtype: of the matrix products ("float32", "bfloat16"); weights, gradients, moments, norms and losses are float32
     either way. recompute: what backward computes again instead of keeping ("none", "ffn", "block"). compile: whether
@@ -58,21 +60,31 @@ class TrainingSettings:
     compile: bool = False
     document_mask: bool = False
     keep: int = 2
+    equal_gradients: bool = False
+    exit_loss: float = 0.0
+    exit_weights: str = "layerskip"
+    exit_curriculum: str = "none"
+    exit_period: int = 4
+    layer_dropout: float = 0.0
+    layer_dropout_curriculum: str = "none"
 
     def __post_init__(self):
-        for name in ("steps", "batch", "microbatch", "evaluations", "evaluation_windows", "threads", "keep"):
+        for name in _COUNTS:
             most = MOST_THREADS if name == "threads" else MOST
             object.__setattr__(self, name, whole(name, getattr(self, name), 1, most))
         for name in _NUMBERS:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
         for name, allowed in _WORDS.items():
             choose(name, getattr(self, name), allowed)
-        for name in ("compile", "document_mask"):
+        for name in ("compile", "document_mask", "equal_gradients"):
             object.__setattr__(self, name, flag(name, getattr(self, name)))
         if self.decay == "wsd" and self.warmup + self.decay_share > 1:
             raise UserError(
                 f"warmup {self.warmup:g} and decay_share {self.decay_share:g} exceed all steps; lower one of them"
             )
+        for name, of in _PARTS.items():
+            if getattr(self, name) != _WORDS[name][0] and not getattr(self, of):
+                raise UserError(f"{name} is {getattr(self, name)!r}, but {of} is 0; give {of} a value above 0 too")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,14 +105,19 @@ def with_defaults(value: dict[str, Any]) -> dict[str, Any]:
     return {f.name: f.default for f in fields(TrainingSettings) if f.default is not MISSING} | value
 
 
+_COUNTS = ("steps", "batch", "microbatch", "evaluations", "evaluation_windows", "threads", "keep", "exit_period")
 _NUMBERS = (
     "learning_rate", "warmup", "final_rate", "weight_decay", "beta1", "beta2", "epsilon", "clip", "momentum",
-    "decay_share",
+    "decay_share", "exit_loss", "layer_dropout",
 )  # fmt: skip
 _ABOVE_0 = {"learning_rate", "epsilon", "clip", "decay_share"}
-_BELOW_1 = {"beta1", "beta2", "momentum"}
+_BELOW_1 = {"beta1", "beta2", "momentum", "layer_dropout"}
 _UP_TO_1 = {"warmup", "final_rate", "decay_share"}
 _WORDS = {"optimizer": OPTIMIZERS, "decay": DECAYS, "dtype": DTYPES, "recompute": RECOMPUTE}
+_WORDS |= {"exit_weights": EXIT_WEIGHTS, "exit_curriculum": EXIT_CURRICULA}
+_WORDS |= {"layer_dropout_curriculum": DROPOUT_CURRICULA}
+# Settings that say something about another one, which must not be 0 then.
+_PARTS = {"exit_weights": "exit_loss", "exit_curriculum": "exit_loss", "layer_dropout_curriculum": "layer_dropout"}
 
 
 def _checked(name, value):

@@ -173,8 +173,8 @@ class TaperedTransformer(nn.Module):
         cosine, sine = self.cosine[:length], self.sine[:length]
         mask = None if documents is None else document_mask(documents)
         x = functional.embedding(tokens, self.embedding)
-        for block in self.blocks:
-            x = self._through(block, x, cosine, sine, mask)
+        for layer in self.config.order:
+            x = self._through(self.blocks[layer], x, cosine, sine, mask)
         x = self.norm(x)
         return functional.linear(x, (self.embedding if self.config.tied else self.head).to(x.dtype))
 

@@ -84,6 +84,7 @@ def prepare(
     model = preset.with_widths(widths)
     model.check_memory("training a model", 4 * copies)  # its parameters, gradients and two moments
     settings = preset.with_training(steps=steps, **changes)
+    check_there(settings)
     check_batch_memory(model, settings)
     seed = seed_number("seed", seed)
     text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
@@ -94,6 +95,15 @@ def prepare(
     if initial_scales is not None:
         scales = tuple(per_layer("initial scale", list(initial_scales), model.layers, strict=True).tolist())
     return Training(preset.name, folder, str(arm), model, settings, seed, text, scales)
+
+
+def check_there(settings: TrainingSettings) -> None:
+    """Refuse settings that this version reads and does not train by yet."""
+    for name in ("equal_gradients", "exit_loss", "layer_dropout"):
+        if getattr(settings, name):
+            raise UserError(f"{name} is {getattr(settings, name)}, which cannot be trained yet; leave it out")
+    if settings.optimizer == "sgd":
+        raise UserError("optimizer is 'sgd', which cannot be trained yet; use adamw or muon")
 
 
 def check_corpus(text: Corpus, model: ModelConfig, settings: TrainingSettings) -> None:
