@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("allocate", "cascade", "measure", "ops", "train")
+PACKAGES = ("allocate", "cascade", "measure", "ops", "slicing", "train")
 
 
 def functions_of(path):

@@ -39,6 +39,7 @@ class Family:
     whole        site of the sum in which `added` appears
     others       sites of what else stands in that sum (the attention of a parallel block)
     down         path of the module that maps the FFN's inner features back to the stream
+    inner        paths of the modules that make the inner features: gate and up, up alone, or one for both (phi3)
     form         sequential, parallel or post-norm
     causal       whether a token's states depend only on what stands before it
     projections  matrices per FFN: 3 when gated, else 2
@@ -54,6 +55,7 @@ class Family:
     whole: str = ":output"
     others: tuple[str, ...] = ()
     down: str = "mlp.down_proj"
+    inner: tuple[str, ...] = ("mlp.gate_up_proj|mlp.gate_proj", "mlp.gate_up_proj|mlp.up_proj")
     form: str = SEQUENTIAL
     causal: bool = True
     projections: int = 3
@@ -84,6 +86,11 @@ class Family:
         active = int(getattr(model.config, "num_experts_per_tok", 1))
         counts = [_experts(_first(block, self.down.split("|"), "the experts")) for block in self.blocks(model)]
         return [(count, min(active, count)) for count in counts]
+
+    def projections_of(self, block: nn.Module) -> tuple[list[nn.Module], nn.Module]:
+        """(the modules that make the inner features, each once; the one that reads them) of a block's plain FFN."""
+        inner = [_first(block, path.split("|"), f"the projections of a {self.name} FFN") for path in self.inner]
+        return list({id(module): module for module in inner}.values()), _first(block, self.down.split("|"), "the FFN")
 
     def scale(self, model: nn.Module) -> float:
         """The number `added` is multiplied by."""
@@ -126,9 +133,15 @@ OPT: dict[str, Any] = {
     "layers": ("model.decoder.layers", "decoder.layers"),
     "added": "fc2:output",
     "down": "fc2",
+    "inner": ("fc1",),
     "projections": 2,
 }
-NEOX: dict[str, Any] = {"layers": ("gpt_neox.layers", "layers"), "down": "mlp.dense_4h_to_h", "projections": 2}
+NEOX: dict[str, Any] = {
+    "layers": ("gpt_neox.layers", "layers"),
+    "down": "mlp.dense_4h_to_h",
+    "inner": ("mlp.dense_h_to_4h",),
+    "projections": 2,
+}
 
 _BUILT_IN = [
     _OwnFamily("geowidth", layers=("blocks",), before="ffn_norm:input", added="ffn:output"),
@@ -149,6 +162,7 @@ _BUILT_IN = [
         before="input_layernorm:input",
         others=("self_attn:output",),
         down="mlp.fc2",
+        inner=("mlp.fc1",),
         form=PARALLEL,
         projections=2,
     ),
@@ -158,6 +172,7 @@ _BUILT_IN = [
         layers=("transformer.h", "h"),
         before="ln_2:input",
         down="mlp.c_proj",
+        inner=("mlp.c_fc",),
         projections=2,
     ),
     Family(
@@ -187,6 +202,7 @@ _BUILT_IN = [
         added="output.dense:output",
         whole="output.LayerNorm:input",
         down="output.dense",
+        inner=("intermediate.dense",),
         form=POST_NORM,
         causal=False,
         projections=2,
@@ -199,6 +215,7 @@ _BUILT_IN = [
         added="ffn:output",
         whole="output_layer_norm:input",
         down="ffn.lin2",
+        inner=("ffn.lin1",),
         form=POST_NORM,
         causal=False,
         projections=2,

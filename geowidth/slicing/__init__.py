@@ -1,1 +1,38 @@
-"""A pretrained model, as narrow as each layer allows: which FFN neurons stay, how many a layer, what is corrected."""
+"""A pretrained model, as narrow as each layer allows: which FFN neurons stay, how many a layer, what is corrected.
+
+ffns         the FFNs of a model as lists of neurons
+hidden       statistics of their hidden vectors over a text
+scores       the rules by which neurons stay
+selection    the neurons that stay
+correction   what those take over from the ones that go, by least squares
+apply        a model with fewer neurons, in place and back
+"""
+
+from typing import TYPE_CHECKING
+
+from geowidth import lazy
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time each name loads when it is first used
+    from geowidth.slicing.apply import SliceReport as SliceReport
+    from geowidth.slicing.apply import slice_in_place as slice_in_place
+    from geowidth.slicing.apply import sliced as sliced
+    from geowidth.slicing.ffns import FFNs as FFNs
+    from geowidth.slicing.ffns import ffns_of as ffns_of
+    from geowidth.slicing.scores import NEURON_RULES as NEURON_RULES
+    from geowidth.slicing.scores import NeuronRule as NeuronRule
+    from geowidth.slicing.scores import neuron_scores as neuron_scores
+    from geowidth.slicing.selection import kept_neurons as kept_neurons
+
+_HOMES = {
+    "SliceReport": "geowidth.slicing.apply",
+    "slice_in_place": "geowidth.slicing.apply",
+    "sliced": "geowidth.slicing.apply",
+    "FFNs": "geowidth.slicing.ffns",
+    "ffns_of": "geowidth.slicing.ffns",
+    "NEURON_RULES": "geowidth.slicing.scores",
+    "NeuronRule": "geowidth.slicing.scores",
+    "neuron_scores": "geowidth.slicing.scores",
+    "kept_neurons": "geowidth.slicing.selection",
+}
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy.face(__name__, _HOMES)
