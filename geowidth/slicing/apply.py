@@ -13,7 +13,7 @@ from geowidth.cascade.importance import evaluating
 from geowidth.errors import UserError, number
 from geowidth.measure.models import check_data
 from geowidth.progress import Progress
-from geowidth.slicing.correction import RIDGES, Correction, LayerReport, correction, kept_out_windows
+from geowidth.slicing.correction import RIDGES, Correction, LayerReport, corrected, kept_out_windows
 from geowidth.slicing.ffns import FFN, FFNs
 
 
@@ -98,7 +98,7 @@ def _corrected(ffns, kept, calibration, ridges, bias, label):
                 reports[layer] = cut(ffn, indices, Correction())
             else:
                 flat = h.reshape(-1, h.shape[-1])
-                reports[layer] = cut(ffn, indices, correction(flat, ffn.columns(), indices, ridges, held, bias))
+                reports[layer] = cut(ffn, indices, corrected(flat, ffn.columns(), indices, ridges, held, bias))
                 h = h.index_select(-1, indices)
             progress(1)
             return h

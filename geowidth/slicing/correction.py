@@ -53,7 +53,7 @@ def kept_out_windows(windows: int) -> int:
     return max(1, windows // KEPT_OUT)
 
 
-def correction(
+def corrected(
     hidden: torch.Tensor,
     columns: torch.Tensor,
     kept: torch.Tensor,
