@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from geowidth.errors import UserError, choose, whole
+from geowidth.models.cache import Slot
 from geowidth.models.config import ModelConfig
 from geowidth.models.ffn import FeedForward
 from geowidth.models.rotary import rotary_tables, rotate
@@ -63,16 +64,26 @@ class Attention(nn.Module):
         self.out = nn.Parameter(torch.empty(config.dimension, self.heads * self.head_dimension))
 
     def forward(
-        self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, mask: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        cosine: torch.Tensor,
+        sine: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        slot: Slot | None = None,
     ) -> torch.Tensor:
-        """x (batch, tokens, d) -> the same shape. mask: see document_mask; None for one document a row."""
+        """x (batch, tokens, d) -> the same shape. mask: see document_mask; None for one document a row. slot: keys and
+        values of earlier tokens, to which those of x are added."""
         batch, tokens, _ = x.shape
         heads, key_heads = self.heads, self.key_heads
         qkv = functional.linear(x, self.qkv.to(x.dtype)).view(batch, tokens, heads + 2 * key_heads, self.head_dimension)
         turned, value = qkv.split((heads + key_heads, key_heads), 2)
         query, key = rotate(turned, cosine, sine).transpose(1, 2).split((heads, key_heads), 1)
+        value = value.transpose(1, 2)
+        if slot is not None:
+            key, value = slot.extend(key, value)
+        causal = mask is None and key.shape[2] == tokens  # a single query after others sees them all
         mixed = functional.scaled_dot_product_attention(
-            query, key, value.transpose(1, 2), mask, is_causal=mask is None, enable_gqa=key_heads != heads
+            query, key, value, mask, is_causal=causal, enable_gqa=key_heads != heads
         )
         mixed = mixed.transpose(1, 2).reshape(batch, tokens, heads * self.head_dimension)
         return functional.linear(mixed, self.out.to(x.dtype))
@@ -99,9 +110,14 @@ class Block(nn.Module):
         self.ffn = nn.utils.skip_init(FeedForward, *shape, gated=config.is_gated, device=torch.get_default_device())
 
     def forward(
-        self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, mask: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        cosine: torch.Tensor,
+        sine: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        slot: Slot | None = None,
     ) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x), cosine, sine, mask)
+        x = x + self.attention(self.attention_norm(x), cosine, sine, mask, slot)
         return x + self.ffn(self.ffn_norm(x))
 
 
@@ -169,7 +185,7 @@ class TaperedTransformer(nn.Module):
         if length > self.config.context:
             raise UserError(f"sequence of {length} tokens; this model's context is {self.config.context}")
         if length > len(self.cosine):
-            self._grow_tables(length)
+            self.grow_tables(length)
         cosine, sine = self.cosine[:length], self.sine[:length]
         mask = None if documents is None else document_mask(documents)
         x = functional.embedding(tokens, self.embedding)
@@ -214,7 +230,7 @@ class TaperedTransformer(nn.Module):
         """Compute the rotary tables, after the model was given memory on another device."""
         self.cosine, self.sine = (table.to(self.cosine.device) for table in self._tables(len(self.cosine)))
 
-    def _grow_tables(self, length):
+    def grow_tables(self, length):
         """Make the rotary tables as long as a sequence needs them, for later forward passes of any kind too."""
         with torch.inference_mode(False):
             tables = self._tables(min(self.config.context, max(length, 2 * len(self.cosine))))
