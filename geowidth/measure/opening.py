@@ -90,7 +90,7 @@ class OpenedModel:
         """
         context = self._context(context)
         if self.tokenizer is None:
-            self._refuse_other_than_bytes()
+            self.refuse_other_than_bytes()
             return windows_of(text, context)
         words = bytes(text[:TEXT_BYTES].numpy()).replace(b"\0", b"\n").decode("utf-8", errors="replace")
         ids = torch.tensor(self.tokenizer.encode(words, add_special_tokens=False).ids, dtype=torch.int64)
@@ -111,7 +111,8 @@ class OpenedModel:
         rows = windows_of(ids, context - len(begin) - len(end))
         return [torch.cat([begin, row, end]) for row in rows]
 
-    def _refuse_other_than_bytes(self):
+    def refuse_other_than_bytes(self):
+        """Raise a UserError for a model without a tokenizer whose ids are no bytes."""
         vocabulary = getattr(getattr(self.model, "config", None), "vocabulary", BYTES)
         if vocabulary != BYTES:
             raise UserError(
@@ -125,19 +126,20 @@ class OpenedModel:
         return longest_context(self.model)
 
 
-def open_model(name, *, download=False, cache=None, causal=False):
+def open_model(name, *, download=False, cache=None, causal=False, ours=False):
     """The OpenedModel that `name` stands for.
 
     name       a folder, a .gguf file, smollm2, minilm, or a name on the Hugging Face hub
     download   whether a hub name may be fetched; otherwise only what is on this machine is used
     cache      folder for converted models (default: $GEOWIDTH_CACHE, else geowidth in the user's cache folder)
     causal     with the output matrix, for losses; a model that predicts no next token is refused
+    ours       as a TaperedTransformer, whatever library there is; a model that it has no place for is refused
     """
     path = located(name, download)
     source = None if Path(name).is_dir() else str(name)
     if path.suffix != ".gguf":
-        return _open_folder(path, source, causal)
-    opened = _open_folder(converted(path, cache), source, causal)
+        return _open_folder(path, source, causal, ours)
+    opened = _open_folder(converted(path, cache), source, causal, ours)
     opened.source["file"] = path.name  # the name says how the weights were quantised
     return opened
 
@@ -212,7 +214,7 @@ def _hub_folder(name, download):
         ) from error
 
 
-def _open_folder(folder, name=None, causal=False):
+def _open_folder(folder, name=None, causal=False, ours=False):
     folder = Path(folder)
     source = {"name": name or str(folder)}
     if (folder / CONFIG_FILE).is_file():
@@ -226,8 +228,11 @@ def _open_folder(folder, name=None, causal=False):
     if causal and not known_types()[kind.removeprefix(TAPERED)].causal:
         raise UserError(f"{folder} is a {kind}, which predicts no next token; a causal language model is needed")
     safetensors_files(folder)  # refused before the tokenizer is asked for
+    if ours and not _fits_ours(folder, config, kind):
+        raise UserError(f"{folder} is a {kind} with parts that GeoWidth's transformer has no place for; use its library")
     tokenizer = _tokenizer(folder)
-    return OpenedModel(_model_of(folder, config, kind, causal), {**source, "model_type": kind}, **tokenizer)
+    model = model_from(read_checkpoint(folder)).float() if ours else _model_of(folder, config, kind, causal)
+    return OpenedModel(model, {**source, "model_type": kind}, **tokenizer)
 
 
 def in_memory(stream: Stream) -> torch.Tensor:

@@ -101,5 +101,5 @@ def cached_heads(config: ModelConfig) -> list[int]:
 
 
 def cache_bytes(config: ModelConfig, batch: int, tokens: int, dtype: torch.dtype = torch.float32) -> int:
-    """Bytes of the keys and values of `tokens` tokens of `batch` texts: the sum over layers of what their heads need."""
+    """Bytes of keys and values of `tokens` tokens of `batch` texts: the sum over layers of what their heads need."""
     return 2 * batch * tokens * sum(cached_heads(config)) * config.head_dimension * dtype.itemsize

@@ -1,4 +1,4 @@
-"""Generation with kept keys and values: the same logits as without, at every length, and texts that follow their rules."""
+"""Generation with kept keys and values: the same logits as without, at every length; texts that follow their rules."""
 
 import numpy as np
 import pytest
