@@ -97,7 +97,7 @@ class KeyValueCache:
 
 def cached_heads(config: ModelConfig) -> list[int]:
     """Heads of keys of every application of a block, in order."""
-    return list(config.key_heads_by_layer)
+    return [config.key_heads_by_layer[layer] for layer in config.order]
 
 
 def cache_bytes(config: ModelConfig, batch: int, tokens: int, dtype: torch.dtype = torch.float32) -> int:

@@ -48,8 +48,8 @@ def _states(model, tokens, cache, every):
     places = cache.places(count)
     cosine, sine = model.cosine[places], model.sine[places]
     mask, x = cache.mask(count), functional.embedding(tokens, model.embedding)
-    for block, slot in zip(model.blocks, cache.slots, strict=True):
-        x = block(x, cosine, sine, mask, slot)
+    for layer, slot in zip(model.config.order, cache.slots, strict=True):
+        x = model.blocks[layer](x, cosine, sine, mask, slot)
     cache.length = end
     return x if every else x[:, -1]
 

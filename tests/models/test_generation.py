@@ -13,11 +13,12 @@ SHAPES = {
     "plain": ModelConfig(19, 3, 12, 2, (17, 5, 0), 23),
     "heads by layer": ModelConfig(19, 3, 16, 4, (7, 0, 3), 23, layer_heads=(6, 3, 1)),
     "grouped queries": ModelConfig(19, 2, 16, 4, (8, 8), 23, key_heads=2, layer_heads=(6, 2), tied=False),
+    "repeated blocks": ModelConfig(19, 3, 16, 4, (7, 5, 3), 23, layer_heads=(6, 3, 1), repeat_last=2, repeat_times=3),
     "scaled positions": ModelConfig(
         19, 2, 16, 2, (8, 8), 23, head_size=6, rope_scaling={"rope_type": "linear", "factor": 2.0}
     ),
 }
-LENGTHS = (1, 2, 7, 23)
+LENGTHS = (1, 2, 7, 13)
 
 
 def model_of(config, dtype=torch.float64):
@@ -92,7 +93,7 @@ def test_each_layer_has_the_bytes_of_its_own_heads():
         cache = KeyValueCache(config, 3, 17, torch.float64)
         assert cache.bytes == cache_bytes(config, 3, 17, torch.float64)
         heads = [slot.keys.shape[1] for slot in cache.slots]
-        assert tuple(heads) == config.key_heads_by_layer
+        assert heads == [config.key_heads_by_layer[layer] for layer in config.order]
         assert sum(slot.keys.nbytes + slot.values.nbytes for slot in cache.slots) == cache.bytes
     uniform = ModelConfig(19, 3, 16, 4, (8,) * 3, 23)
     tapered = ModelConfig(19, 3, 16, 4, (8,) * 3, 23, layer_heads=(6, 4, 2))
