@@ -12,6 +12,8 @@ ledger_and_importance   `geowidth cascade importance`
 training      the ledger of `geowidth train --ledger`
 scores        the rules by which blocks go first
 removal       checkpoints without some of their blocks
+curves        losses over blocks removed, by several rules and seeds
+stability     how far draws agree on the order of the blocks
 pruning       `geowidth prune`
 
 Source: Ahmad, Nam, Yun, "CascadeFormer: Depth-Tapered Transformers Motivated by Gradient Fan-in Asymmetry"
@@ -36,6 +38,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.cascade.pruning import prune as prune
     from geowidth.cascade.scores import RULES as RULES
     from geowidth.cascade.scores import Rule as Rule
+    from geowidth.cascade.stability import RankStability as RankStability
+    from geowidth.cascade.stability import rank_stability as rank_stability
 
 _HOMES = {
     "Ledger": "geowidth.artifacts.ledger",
@@ -51,6 +55,8 @@ _HOMES = {
     "prune": "geowidth.cascade.pruning",
     "RULES": "geowidth.cascade.scores",
     "Rule": "geowidth.cascade.scores",
+    "RankStability": "geowidth.cascade.stability",
+    "rank_stability": "geowidth.cascade.stability",
 }
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy.face(__name__, _HOMES)

@@ -1,6 +1,6 @@
 """Losses of a causal language model on held-out text, window by window: models are compared on the same text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,19 @@ def draw_held_out(
     context: tokens a window (default: see OpenedModel.sequences). Special tokens around a text are no targets. Raises
     UserError for a text with fewer windows, and for ids the model does not know.
     """
+    return several_held_out(opened, corpus, split, (seed,), windows=windows, context=context)[0]
+
+
+def several_held_out(
+    opened: OpenedModel,
+    corpus: Corpus,
+    split: str,
+    seeds: Iterable[int],
+    *,
+    windows: int = 32,
+    context: int | None = None,
+) -> list[HeldOut]:
+    """What `draw_held_out` gives for each of the seeds; the text is read once."""
     windows = whole("windows", windows, 2)
     if context is not None and opened.longest is not None and whole("context", context, 2) > opened.longest:
         raise UserError(f"context is {context}; the model takes at most {opened.longest} tokens")
@@ -55,7 +68,12 @@ def draw_held_out(
             f"{windows} windows asked for; the {split} split of {corpus.source!r} has {len(sequences)} of "
             f"{len(sequences[0])} tokens; ask for fewer or give more text"
         )
-    order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(whole("seed", seed, 0)))
+    facts = {"corpus": corpus.digest, "source": corpus.source, "split": split}
+    return [_drawn(opened, sequences, windows, whole("seed", seed, 0), facts) for seed in seeds]
+
+
+def _drawn(opened, sequences, windows, seed, facts):
+    order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(seed))
     chosen = [sequences[i].long() for i in order[:windows].sort().values.tolist()]
     check_ids(chosen, vocabulary_of(opened.model), type(opened.model).__name__)
     tokens = torch.stack(chosen)
@@ -63,8 +81,7 @@ def draw_held_out(
     targets[:, : max(0, len(opened.prefix) - 1)] = IGNORED
     if opened.suffix:
         targets[:, -1 - len(opened.suffix) :] = IGNORED
-    facts = {"corpus": corpus.digest, "source": corpus.source, "split": split, "seed": seed}
-    return HeldOut(tokens, targets, facts | {"windows": windows, "context": tokens.shape[1]})
+    return HeldOut(tokens, targets, {**facts, "seed": seed, "windows": windows, "context": tokens.shape[1]})
 
 
 @torch.no_grad()

@@ -15,13 +15,21 @@ MARKERS = "osD^vP"
 
 
 def plot_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: PathLike) -> None:
-    """Draw {rule: points}, as `geowidth prune --curve` writes them, into `path`, an .svg file."""
+    """Draw {rule: points}, as `geowidth prune --curve` writes them, into `path`, an .svg file.
+
+    Bars are standard errors over windows; a band reaches from the smallest to the largest loss of a rule's seeds.
+    """
     figure, axes = _figure(1, (5.2, 3.4))
     for i, (rule, points) in enumerate(curves.items()):
         losses = [point["loss"]["mean"] for point in points]
         errors = [point["difference"]["standard_error"] for point in points]
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
-        axes[0].errorbar(range(len(points)), losses, errors, label=rule, linewidth=1.2, capsize=2, **look)
+        seeds = [[one["loss"]["mean"] for one in point.get("by_seed", ())] for point in points]
+        label = f"{rule}, mean and range of {len(seeds[0])} seeds" if seeds[0] else rule
+        axes[0].errorbar(range(len(points)), losses, errors, label=label, linewidth=1.2, capsize=2, **look)
+        if seeds[0]:
+            band = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
+            axes[0].fill_between(range(len(points)), [min(s) for s in seeds], [max(s) for s in seeds], **band)
     axes[0].set(xlabel="blocks removed", ylabel="loss on held-out text, nats per token")
     axes[0].xaxis.get_major_locator().set_params(integer=True)
     axes[0].legend(fontsize=8, frameon=False)

@@ -10,9 +10,10 @@ import torch
 from geowidth import files, records
 from geowidth.artifacts.ledger import Ledger
 from geowidth.cascade.blocks import ResidualBlocks, residual_blocks
-from geowidth.cascade.held_out import HeldOut, draw_held_out, logits_of, mean_and_error, window_losses
+from geowidth.cascade.curves import Judge, rankings, removal_curves, stabilities
+from geowidth.cascade.held_out import HeldOut, draw_held_out, logits_of, mean_and_error, several_held_out
 from geowidth.cascade.removal import write_without
-from geowidth.cascade.scores import RULES, Evidence, block_scores, removal_order
+from geowidth.cascade.scores import RULES, Evidence
 from geowidth.cascade.training import LEDGER_FILE
 from geowidth.errors import UserError, choose_several, flag, seed_number, whole
 from geowidth.exchange.folders import check_free, written_whole
@@ -20,27 +21,27 @@ from geowidth.files import PathLike
 from geowidth.measure.models import input_device
 from geowidth.measure.opening import OpenedModel, converted, located, open_model
 from geowidth.models.config import ModelConfig
-from geowidth.progress import Progress
 from geowidth.text.corpus import load_corpus
 
 KIND, CURVE_KIND, SCHEMA = "geowidth.prune", "geowidth.prune_curve", 1
 RECORD_FILE = "prune.json"
 CALIBRATION, JUDGED = "validation", "test"  # splits: what rules look at, and what the losses are of
+MOST_SEEDS = 1000
 SAME = 1e-5  # of the largest logit: how far a written model may be from the one whose losses were taken
 
 
 @dataclass(frozen=True)
 class Pruner:
-    """A model opened for pruning, with the text it is judged by. `evidence` is what the rules look at."""
+    """A model opened for pruning, with the text it is judged by.
+
+    evidence: what the rules look at, one for each seed.
+    """
 
     opened: OpenedModel
     folder: Path
-    evidence: Evidence
+    blocks: ResidualBlocks
+    evidence: tuple[Evidence, ...]
     text: HeldOut
-
-    @property
-    def blocks(self) -> ResidualBlocks:
-        return self.evidence.blocks
 
 
 def prune(
@@ -50,6 +51,7 @@ def prune(
     out: PathLike | None = None,
     *,
     seed: int = 0,
+    seeds: int = 1,
     ledger: PathLike | Ledger | None = None,
     identity: bool = False,
     curve: PathLike | None = None,
@@ -66,6 +68,8 @@ def prune(
     by         a rule of geowidth.cascade.RULES; with `curve` and without `out`, several
     out        new folder for the pruned model, which loads as the source did; None: none is written
     seed       of a rule that draws, and of the drawing of windows
+    seeds      of the curve: seed, seed + 1, ... as many. Each draws an order, or the windows that a rule looks at; the
+               losses are of the same windows throughout. The record tells how far the orders agree
     ledger     a Ledger or its file, for the rule of that name (default: ledger.json in the model's folder)
     identity   keep the number of blocks, those removed as identities: all their parameters zero
     curve      file for the losses without 0, 1, ... `blocks` blocks, of every rule
@@ -77,28 +81,31 @@ def prune(
     work for bad arguments, and where the written model would not compute what was judged; then nothing is written.
     """
     rules = choose_several("pruning rule", by, RULES)
-    _check(blocks, rules, out, curve, identity)
-    read = _ledger(model, rules, ledger)
-    pruner = _opened(model, blocks, rules, read, seed, corpus, windows, context, device, download, cache)
-    orders = {rule: _order(rule, pruner.evidence) for rule in rules}
-    full = window_losses(pruner.opened.model, pruner.text)
+    _check(blocks, rules, out, curve, identity, seeds)
+    read, drawn = _ledger(model, rules, ledger), _seeds(seed, seeds)
+    pruner = _opened(model, blocks, rules, read, drawn, corpus, windows, context, device, download, cache)
+    judge = Judge(pruner.blocks, pruner.text, curve)
+    ranked = rankings(judge, rules, pruner.evidence)
     facts = {"source": pruner.opened.source, "layers": len(pruner.blocks), "text": pruner.text.settings, "seed": seed}
     facts["environment"] = records.environment()
     record: dict[str, Any] = {"kind": KIND, "schema": SCHEMA, **facts}
     if curve is not None:
-        curves = {rule: _curve(pruner, order[:blocks], full) for rule, (order, _) in orders.items()}
-        record |= {"kind": CURVE_KIND, "curves": curves}
+        record |= {"kind": CURVE_KIND, "curves": removal_curves(judge, ranked, blocks), "seeds": seeds}
+        record |= {"rankings": {rule: [one.to_json() for one in own] for rule, own in ranked.items()}}
+        record |= {"stability": stabilities(ranked), "windows": judge.windows()}
         records.write_json(curve, record)
+        judge.finish()
     if len(rules) > 1 or out is None:
         return record
-    order, scores = orders[rules[0]]
-    return _write(pruner, rules[0], order[:blocks], scores, full, identity, Path(out), {**facts, "kind": KIND})
+    return _write(pruner, judge, rules[0], ranked[rules[0]][0], blocks, identity, Path(out), {**facts, "kind": KIND})
 
 
-def _check(blocks, rules, out, curve, identity):
+def _check(blocks, rules, out, curve, identity, seeds):
     """Refuse what can be refused before anything is opened."""
     whole("blocks", blocks, 1)
     flag("identity", identity)
+    if whole("seeds", seeds, 1, MOST_SEEDS) > 1 and curve is None:
+        raise UserError(f"seeds is {seeds}, and a pruned model is of one (seed); several draw a curve (--curve FILE)")
     if out is None and curve is None:
         raise UserError("nothing is asked for: name a folder for the pruned model (--out), or a file (--curve)")
     if out is not None and len(rules) > 1:
@@ -109,6 +116,13 @@ def _check(blocks, rules, out, curve, identity):
         check_free(out)
     if curve is not None:
         records.check_writable(curve)
+
+
+def _seeds(seed, seeds):
+    """The seeds from one on, as many; the last must be one too."""
+    first = seed_number("seed", seed)
+    seed_number("the last of the seeds", first + seeds - 1)
+    return range(first, first + seeds)
 
 
 def _ledger(model, rules, ledger):
@@ -130,11 +144,11 @@ def ledger_of(model: PathLike, ledger: PathLike | Ledger | None = None) -> Ledge
     return Ledger.read(path)
 
 
-def _opened(model, blocks, rules, ledger, seed, corpus, windows, context, device, download, cache):
+def _opened(model, blocks, rules, ledger, seeds, corpus, windows, context, device, download, cache):
     """The Pruner of all this, checked."""
     from geowidth.devices import device_named
 
-    seed, where = seed_number("seed", seed), device_named(device)
+    where = device_named(device)
     opened = open_model(model, download=download, cache=cache, causal=True)
     if isinstance(config := getattr(opened.model, "config", None), ModelConfig):
         config.refuse_repeats("pruning")
@@ -147,49 +161,25 @@ def _opened(model, blocks, rules, ledger, seed, corpus, windows, context, device
         raise UserError(
             f"the ledger has {len(ledger.blocks)} blocks, the model {len(found)}; give that of its training"
         )
-    text = load_corpus(corpus)
-    drawn = {"windows": windows, "context": context, "seed": seed}
-    judged = draw_held_out(opened, text, JUDGED, **drawn)
-    looked_at = any("text" in RULES[rule].reads for rule in rules)
-    evidence = Evidence(found, draw_held_out(opened, text, CALIBRATION, **drawn) if looked_at else None, ledger, seed)
-    return Pruner(opened, folder, evidence, judged)
+    text, drawn = load_corpus(corpus), {"windows": windows, "context": context}
+    judged = draw_held_out(opened, text, JUDGED, seed=seeds[0], **drawn)
+    looked_at = [None] * len(seeds)
+    if any("text" in RULES[rule].reads for rule in rules):
+        looked_at = several_held_out(opened, text, CALIBRATION, seeds, **drawn)
+    evidence = (Evidence(found, of, ledger, seed) for seed, of in zip(seeds, looked_at, strict=True))
+    return Pruner(opened, folder, found, tuple(evidence), judged)
 
 
-def _order(rule, evidence):
-    """(blocks in the order in which they go, their scores)."""
-    scores = block_scores(rule, evidence)
-    return removal_order(scores), scores
-
-
-def _curve(pruner, order, full):
-    """[{"removed", "loss", "difference"}] without 0, 1, ... all of `order`."""
-    points = [_point((), full, full)]
-    with Progress(len(order), "losses", unit="block") as progress:
-        for removed in (order[: k + 1] for k in range(len(order))):
-            points.append(_point(removed, _losses_without(pruner, removed), full))
-            progress.step()
-    return points
-
-
-def _losses_without(pruner, removed):
-    with pruner.blocks.without(removed):
-        return window_losses(pruner.opened.model, pruner.text)
-
-
-def _point(removed, losses, full):
-    """Losses over windows, and what they are above the whole model's, paired."""
-    return {"removed": list(removed), "loss": mean_and_error(losses), "difference": mean_and_error(losses - full)}
-
-
-def _write(pruner, rule, removed, scores, full, identity, out, facts):
+def _write(pruner, judge, rule, ranking, blocks, identity, out, facts):
     """Write the pruned model and its record, which is returned."""
-    losses = _losses_without(pruner, removed)
+    removed = ranking.order[:blocks]
+    full, losses = judge.full, judge.without(removed)
     record = {
         "kind": KIND,
         "schema": SCHEMA,
         **facts,
         "by": rule,
-        "scores": scores,
+        "scores": ranking.scores,
         "removed": sorted(removed),
         "kept": [i for i in range(len(pruner.blocks)) if i not in removed],
         "identity": identity,

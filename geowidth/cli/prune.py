@@ -3,7 +3,8 @@
 Reads   MODEL: a folder that `geowidth train` wrote, a Hugging Face folder, or a name that is in its local cache
         (--download fetches it), smollm2, or a .gguf file of the Llama family; and held-out text
 Writes  --out: a model folder that loads as MODEL does, with fewer blocks, and prune.json: the blocks that went, their
-        scores, and the loss on held-out text before and after. --curve: the losses without 0, 1, ... K blocks
+        scores, and the loss on held-out text before and after. --curve: the losses without 0, 1, ... K blocks, with
+        --seeds of several orders and how far these agree (an interrupted curve goes on where it was)
 
 Rules (the smallest score goes first; scores are of the whole model, taken once)
   ledger       accumulated gradient share of the training (ledger.json, which geowidth train --ledger writes)
@@ -17,13 +18,25 @@ Rules look at windows of the validation split; losses are of windows of the test
 Examples
   geowidth prune runs/nano --by ledger --blocks 2 --out runs/nano-short
   geowidth prune smollm2 --by similarity --blocks 2 --out short
-  geowidth prune smollm2 --by similarity magnitude random --blocks 8 --curve curve.json --plot curve.svg
+  geowidth prune smollm2 --by similarity magnitude random --blocks 8 --seeds 5 --curve curve.json --plot curve.svg
 """
 
 from geowidth.cli import words
 from geowidth.errors import UserError
 
-OPTIONS = ("seed", "ledger", "identity", "curve", "corpus", "windows", "context", "device", "download", "cache")
+OPTIONS = (
+    "seed",
+    "seeds",
+    "ledger",
+    "identity",
+    "curve",
+    "corpus",
+    "windows",
+    "context",
+    "device",
+    "download",
+    "cache",
+)
 
 
 def rules():
@@ -48,6 +61,13 @@ def add_arguments(parser):
     )
     add("--out", metavar="DIR", help="new folder for the pruned model")
     add("--seed", metavar="N", type=words.whole(0), default=0, help="of rule random, and of the drawing of windows")
+    add(
+        "--seeds",
+        metavar="N",
+        type=words.whole(),
+        default=1,
+        help="of the curve, from --seed on: each draws an order, or the windows a rule looks at",
+    )
     add("--ledger", metavar="FILE", help="ledger of the training (default: ledger.json in MODEL)")
     add("--identity", action="store_true", help="keep the number of blocks: those that go become identities")
     add("--curve", metavar="FILE", type=words.output(".json"), help="losses without 0 to K blocks (.json)")
@@ -77,16 +97,43 @@ def show_curve(arguments):
     """Print the curves, and draw them where that is asked for."""
     from geowidth import records
 
-    curves = records.read_json(arguments.curve)["curves"]
-    print("removed " + " ".join(f"{rule:>10}" for rule in curves))
-    for k, points in enumerate(zip(*curves.values(), strict=True)):
-        print(f"{k:7d} " + " ".join(f"{point['loss']['mean']:10.4f}" for point in points))
+    record = records.read_json(arguments.curve)
+    curves = record["curves"]
+    print(table(curves))
+    for rule, found in record["stability"].items():
+        print(agreement(rule, found))
     print(f"curve: {arguments.curve}")
     if arguments.plot is not None:
         from geowidth.cascade.plot import plot_curves
 
         plot_curves(curves, arguments.plot)
         print(f"picture: {arguments.plot}")
+
+
+def table(curves):
+    """A row for each number of blocks removed: the mean loss by every rule, with its range over seeds."""
+    cells = {rule: [cell(point) for point in points] for rule, points in curves.items()}
+    widths = {rule: max(10, len(rule), *map(len, own)) for rule, own in cells.items()}
+    lines = ["removed " + " ".join(f"{rule:>{widths[rule]}}" for rule in curves)]
+    for k, row in enumerate(zip(*cells.values(), strict=True)):
+        lines.append(f"{k:7d} " + " ".join(f"{text:>{widths[rule]}}" for rule, text in zip(cells, row, strict=True)))
+    return "\n".join(lines)
+
+
+def cell(point):
+    """The loss of a point: 4.1234, or 4.1234 (4.0 to 4.3) over seeds that differ."""
+    losses = [one["loss"]["mean"] for one in point.get("by_seed", ())]
+    spread = f" ({min(losses):.3f} to {max(losses):.3f})" if losses and min(losses) < max(losses) else ""
+    return f"{point['loss']['mean']:.4f}{spread}"
+
+
+def agreement(rule, found):
+    """How far the orders of several seeds agree, in words."""
+    words = f"{rule}: {found['orders']} orders from {found['draws']} seeds"
+    if found["spearman"] is None:
+        return f"{words}; their scores have no spread to be compared"
+    spearman, kendall = (f"{found[name]:.2f} (least {found[f'least_{name}']:.2f})" for name in ("spearman", "kendall"))
+    return f"{words}; Spearman {spearman}, Kendall {kendall} between two of them"
 
 
 def show(arguments, record):

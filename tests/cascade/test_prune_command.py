@@ -156,9 +156,31 @@ def test_curve_of_several_rules(folder, pruned, tmp_path):
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
+def test_curve_over_seeds(folder, pruned, tmp_path):
+    """Random orders and windows of several seeds; one ledger; the model is that of the first seed."""
+    curve, picture = tmp_path / "curve.json", tmp_path / "curve.svg"
+    given = ["--by", "ledger", "similarity", "random", "--blocks", 3, "--seed", 7, "--seeds", 5, "--curve", curve]
+    code, said = pruned(folder, *given, "--plot", picture)
+    assert code == 0 and "random: " in said.out and "orders from 5 seeds; Spearman " in said.out, said.err
+    record = records.read_json(curve)
+    assert {rule: len(own) for rule, own in record["rankings"].items()} == {"ledger": 1, "similarity": 5, "random": 5}
+    assert [one["seed"] for one in record["rankings"]["random"]] == [7, 8, 9, 10, 11]
+    assert set(record["stability"]) == {"similarity", "random"} and record["seeds"] == 5
+    last = record["curves"]["random"][3]["by_seed"]
+    assert f"({min(one['loss']['mean'] for one in last):.3f} to " in said.out
+    assert all(len(losses) == 3 for losses in record["windows"].values()) and "" in record["windows"]
+    assert not (tmp_path / ".curve.json.partial").exists()
+    given = ["--by", "random", "--blocks", 2, "--seed", 7, "--seeds", 3, "--curve", curve, "--out", tmp_path / "out"]
+    assert pruned(folder, *given)[0] == 0
+    first = record["rankings"]["random"][0]["order"]
+    assert records.read_json(tmp_path / "out" / "prune.json")["removed"] == sorted(first[:2])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--blocks", "1", "--by", "random", "--seeds", "2", "--out", "OUT"], "a pruned model is of one"),
+        (["--blocks", "1", "--by", "random", "--seeds", "0", "--curve", "CURVE"], "--seeds is 0"),
         (["--blocks", "4", "--by", "random", "--out", "OUT"], "blocks is 4; the model has 4, so allowed: 1 to 3"),
         (["--blocks", "0", "--by", "random", "--out", "OUT"], "--blocks is 0"),
         (["--blocks", "1", "--by", "best", "--out", "OUT"], "--by is 'best'; allowed: ledger, similarity"),
