@@ -51,7 +51,8 @@ def rank_stability(scores: Sequence[ArrayLike]) -> RankStability:
     spearman = [float(stats.spearmanr(*pair).statistic) for pair in pairs]
     kendall = [float(stats.kendalltau(*pair).statistic) for pair in pairs]
     first = [_in_common(*pair) for pair in combinations(rows, 2)]
-    return RankStability(len(rows), *_mean_and_least(spearman), *_mean_and_least(kendall), _mean_and_least(first)[0])
+    (rho, least_rho), (tau, least_tau) = _mean_and_least(spearman), _mean_and_least(kendall)
+    return RankStability(len(rows), rho, least_rho, tau, least_tau, _mean_and_least(first)[0])
 
 
 def _mean_and_least(values):

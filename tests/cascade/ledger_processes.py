@@ -1,15 +1,23 @@
-"""Two processes of one training: what each records under DDP and FSDP2, held against one process on all rows."""
+"""Two processes of one training: what each records under DDP and FSDP2, held against one process on all rows.
+
+Arguments: folder, corpus. The command trains in the folder too, a way each in a folder of its name.
+"""
 
 import copy
+import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tiny_preset import TINY
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from geowidth import cli
 from geowidth.cascade import GradientLedger, residual_blocks
 from geowidth.models import ModelConfig, TaperedTransformer
+from geowidth.models.presets import PRESETS
 from geowidth.ranks import joined
 
 TOKENS = torch.arange(24).view(4, 6) % 20
@@ -38,10 +46,18 @@ def compare(rank):
     torch.testing.assert_close(recorded(sharded, sharded, own), wanted, rtol=1e-5, atol=0)
 
 
+def trained(folder, corpus, way):
+    """The code of `geowidth train --ledger`: rows that the processes share unevenly, clipped far below their norm."""
+    words = ["train", "--preset", "tiny", "--ledger", "--parallel", way, "--corpus", str(corpus), "--out", str(folder)]
+    return cli.main([*words, "--steps", "4", "--batch", "5", "--microbatch", "2", "--clip", "0.01"])
+
+
 def main():
     with joined("cpu") as ranks:
         compare(dist.get_rank())
         ranks.barrier()
+    PRESETS.register(TINY)
+    if not any(trained(Path(sys.argv[1]) / way, sys.argv[2], way) for way in ("ddp", "fsdp")):
         print("same", flush=True)
 
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from cascade_models import MODELS, TOKENS, ours, resnet
+from cascade_models import TOKENS, ours
 from launching import own_lines, torchrun
+from ledger_processes import trained
 from torch.nn import functional
-from transformers.trainer_callback import CallbackHandler
 
 from geowidth import records
 from geowidth.artifacts.ledger import Ledger
 from geowidth.cascade import GradientLedger, ResidualBlocks, residual_blocks
-from geowidth.cascade.trainer_callback import LedgerCallback
 from geowidth.errors import UserError
 from geowidth.train.losses import IGNORED, accumulate_gradients
 
@@ -49,19 +48,46 @@ def test_norms_and_shares_of_a_bare_loop():
     assert (found.steps, found.skipped, found.blocks) == (3, 0, blocks.names)
 
 
-def test_resnet_on_synthetic_images():
-    """ResNet-50's kind: bottleneck blocks, downsampling ones among them."""
-    model = resnet().train()
-    images, labels = MODELS["resnet"][1], torch.tensor([0, 2])
+@pytest.fixture
+def resnet50():
+    """ResNet-50 as transformers lays it out, at an eighth of its channels or less: 3, 4, 6 and 3 bottlenecks."""
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[16, 32, 64, 128], num_labels=3)
+    assert config.layer_type == "bottleneck" and list(config.depths) == [3, 4, 6, 3]
+    return transformers.ResNetForImageClassification(config)
+
+
+def test_resnet50_on_synthetic_images(resnet50):
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    labels, model = torch.tensor([0, 2, 1, 0]), resnet50.train()
     blocks = residual_blocks(model)
-    ledger, optimizer = GradientLedger(blocks), torch.optim.SGD(model.parameters(), 0.05)
-    for _ in range(4):
+    assert [name[len("resnet.encoder.stages.") :] for name in blocks.names] == [
+        f"{stage}.layers.{i}" for stage, depth in enumerate((3, 4, 6, 3)) for i in range(depth)
+    ]
+    ledger, optimizer = GradientLedger(blocks), torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(3):
         optimizer.zero_grad()
         model(images, labels=labels).loss.backward()
-        np.testing.assert_allclose(ledger.record(), norms_of(blocks), rtol=1e-5)
+        norms = ledger.record()
+        np.testing.assert_allclose(norms, norms_of(blocks), rtol=1e-5)
+        outside = [p.grad for name, p in model.named_parameters() if ".stages." not in name]
+        every = torch.cat([p.grad.flatten().double() for p in model.parameters()]).norm() ** 2
+        rest = torch.cat([grad.flatten().double() for grad in outside]).norm() ** 2
+        assert float(norms.square().sum() + rest) == pytest.approx(float(every), rel=1e-5)
         optimizer.step()
     shares = ledger.result().shares
-    assert shares.shape == (4,) and (shares > 0).all() and abs(shares.sum() - 1) < 1e-12
+    assert shares.shape == (16,) and (shares > 0).all() and abs(shares.sum() - 1) < 1e-12
+
+
+def test_every_block_of_resnet50_can_be_left_out(resnet50):
+    images, blocks = torch.randn(2, 3, 32, 32), residual_blocks(resnet50.eval())
+    with torch.no_grad():
+        for module in blocks.modules:  # the branch of a block without this scale is nothing: only its shortcut is left
+            module.layer[-1].normalization.weight.zero_()
+        whole = resnet50(images).logits
+        for block in range(16):
+            with blocks.without([block]):
+                torch.testing.assert_close(resnet50(images).logits, whole)
 
 
 def test_scale_and_accumulation_are_divided_out():
@@ -150,57 +176,17 @@ def test_refusals(tmp_path):
         Ledger.read(tmp_path / "x.json")
 
 
-def test_many_processes_record_the_same():
-    """DDP's gradients are reduced already, FSDP2's lie in shards; decisions are those of summed scores (cases F3)."""
-    finished = torchrun(2, Path(__file__).with_name("ledger_processes.py"))
+def test_many_processes_record_the_same(tiny, text, tmp_path):
+    """DDP's gradients are reduced already, FSDP2's lie in shards; decisions are those of summed scores (cases F3).
+
+    The same through `geowidth train --ledger`, whose first process writes the ledger.
+    """
+    finished = torchrun(2, Path(__file__).with_name("ledger_processes.py"), tmp_path, text)
     assert finished.stdout.count("same") == 2 and not own_lines(finished), finished.stderr[-3000:]
-
-
-class _Accelerator:
-    """As much of one as the callback meets: it clips in place and may hold a scaler."""
-
-    scaler = None
-
-    def __init__(self, model):
-        self.model = model
-
-    def clip_grad_norm_(self, parameters, most):
-        return torch.nn.utils.clip_grad_norm_(parameters, most)
-
-
-@pytest.mark.parametrize("clipped", [True, False])
-def test_trainer_callback_records_before_clipping(tmp_path, clipped):
-    """The events and the order of a Trainer, by its own handler of callbacks; the ledger goes through a checkpoint."""
-    model = ours()
-    args = transformers.TrainingArguments.__new__(transformers.TrainingArguments)
-    args.output_dir = str(tmp_path)
-
-    def train(callback, accelerator, first, last):
-        state = transformers.TrainerState(global_step=first)
-        control = transformers.TrainerControl()
-        handler = CallbackHandler([callback], model, None, None, None)
-        handler.on_train_begin(args, state, control)
-        for step in range(first, last):
-            model.zero_grad()
-            handler.on_step_begin(args, state, control)
-            loss_of(model).backward()
-            if clipped:
-                accelerator.clip_grad_norm_(model.parameters(), 1e-3)
-            handler.on_pre_optimizer_step(args, state, control)
-            state.global_step = step + 1
-        handler.on_save(args, state, control)
-        handler.on_train_end(args, state, control)
-
-    accelerator = _Accelerator(model)
-    trainer = type("Trainer", (), {"accelerator": accelerator})
-    (tmp_path / "checkpoint-2").mkdir()
-    (tmp_path / "checkpoint-3").mkdir()
-    train(LedgerCallback(trainer), accelerator, 0, 2)
-    train(LedgerCallback(trainer), accelerator, 2, 3)
-    model.zero_grad()
-    loss_of(model).backward()
-    found = Ledger.read(tmp_path / "ledger.json")
-    assert found.steps == 3
-    np.testing.assert_allclose(found.norms, 3 * np.array(norms_of(residual_blocks(model))), rtol=1e-5)
-    with pytest.raises(UserError, match="begun without a ledger"):
-        train(LedgerCallback(trainer), accelerator, 1, 2)
+    assert trained(tmp_path / "none", text, "none") == 0
+    alone = Ledger.read(tmp_path / "none" / "ledger.json")
+    for way in ("ddp", "fsdp"):
+        found = Ledger.read(tmp_path / way / "ledger.json")
+        assert (found.steps, found.skipped, found.blocks) == (4, 0, alone.blocks)
+        np.testing.assert_allclose(found.norms, alone.norms, rtol=1e-4)
+        assert records.read_json(tmp_path / way / "result.json")["environment"]["parallel"] == way
