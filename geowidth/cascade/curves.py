@@ -1,5 +1,6 @@
 """Losses over blocks removed, by several rules and over several seeds; an interrupted curve goes on where it was."""
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,11 +50,15 @@ class Judge:
         """Losses of the windows without these blocks."""
         if not removed:
             return self.full
-        name = WITHOUT + " ".join(map(str, sorted(removed)))
+        name = _name(removed)
         if name not in self.kept.results:
             with self.blocks.without(removed):
                 self.kept.add(name, window_losses(self.blocks.model, self.text).tolist())
         return np.array(self.kept.results[name])
+
+    def knows(self, removed: Sequence[int]) -> bool:
+        """Whether these losses were taken before."""
+        return not removed or _name(removed) in self.kept.results
 
     def ranking(self, rule: str, evidence: Evidence) -> Ranking:
         """The Ranking of the blocks by a rule, whose scores are kept too."""
@@ -74,17 +79,23 @@ class Judge:
         self.kept.remove()
 
 
+def _name(removed):
+    return WITHOUT + " ".join(map(str, sorted(removed)))
+
+
 def rankings(judge: Judge, rules: Sequence[str], evidence: Sequence[Evidence]) -> dict[str, list[Ranking]]:
     """{rule: [Ranking]}: one for each Evidence, of which each has another seed, or one alone where the seed is nothing
     to the rule (it neither draws nor looks at text)."""
     asked = {rule: evidence if depends_on_seed(rule) else evidence[:1] for rule in rules}
-    found: dict[str, list[Ranking]] = {}
-    with Progress(sum(map(len, asked.values())), "scores", unit="order") as progress:
-        for rule, draws in asked.items():
-            found[rule] = []
-            for one in draws:
-                found[rule].append(judge.ranking(rule, one))
-                progress.step(text=rule)
+    count = sum(map(len, asked.values()))
+    with Progress(count, "scores", unit="order") if count > 1 else contextlib.nullcontext() as progress:
+        return {rule: [_ranked(judge, rule, one, progress) for one in draws] for rule, draws in asked.items()}
+
+
+def _ranked(judge, rule, evidence, progress):
+    found = judge.ranking(rule, evidence)
+    if progress is not None:
+        progress.step(text=rule)
     return found
 
 
@@ -103,7 +114,9 @@ def removal_curves(judge: Judge, ranked: dict[str, list[Ranking]], blocks: int) 
     """
     sets = {tuple(sorted(one.order[:k])) for own in ranked.values() for one in own for k in range(1, blocks + 1)}
     with Progress(len(sets), "losses", unit="set") as progress:
-        for removed in sorted(sets):
+        todo = [removed for removed in sorted(sets) if not judge.knows(removed)]
+        progress.resume_at(len(sets) - len(todo))
+        for removed in todo:
             judge.without(removed)
             progress.step()
     return {rule: [_point(judge, own, k) for k in range(blocks + 1)] for rule, own in ranked.items()}
