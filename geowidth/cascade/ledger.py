@@ -25,6 +25,7 @@ from geowidth import forms
 from geowidth.artifacts.ledger import RECORD, Ledger
 from geowidth.cascade.blocks import ResidualBlocks
 from geowidth.errors import UserError, positive, whole
+from geowidth.train.gradients import GradientNorms
 
 STATE = {name: form for name, form in RECORD.items() if name != "settings"}
 
@@ -38,7 +39,7 @@ class GradientLedger:
 
     def __init__(self, blocks: ResidualBlocks) -> None:
         self.names = blocks.names
-        self._parameters = [blocks.parameters(block) for block in range(len(blocks))]
+        self._gradients = GradientNorms([blocks.parameters(block) for block in range(len(blocks))])
         # Sums over steps, on the device of the gradients: of norms, of shares, and of (steps, skipped ones).
         self._norms, self._shares = (torch.zeros(len(blocks), dtype=torch.float64) for _ in range(2))
         self._counted = torch.zeros(2, dtype=torch.int64)
@@ -52,7 +53,7 @@ class GradientLedger:
         step with a gradient that is not finite (which a gradient scaler skips) enters no sum and is counted apart.
         """
         divisor = positive("loss_scale", loss_scale) * whole("accumulation", accumulation, 1)
-        norms = self._step_norms() / divisor
+        norms = self._gradients.measure() / divisor
         self._follow(norms.device)
         finite = norms.isfinite().all()
         total = norms.sum()
@@ -96,42 +97,3 @@ class GradientLedger:
         if self._norms.device != device:
             self._norms, self._shares = self._norms.to(device), self._shares.to(device)
             self._counted = self._counted.to(device)
-
-    def _step_norms(self):
-        """(blocks,) float64: the norms of the gradients as they stand, over all processes that share them."""
-        parts: dict[Any, list[tuple[int, torch.Tensor]]] = {}  # gradients by the processes among which they are cut
-        for block, parameters in enumerate(self._parameters):
-            for parameter in parameters:
-                if parameter.grad is not None and parameter.grad.numel():
-                    groups, grad = _own_part(parameter.grad)
-                    parts.setdefault(groups, []).append((block, grad))
-        device = next((grad.device for own in parts.values() for _, grad in own), torch.device("cpu"))
-        squares = torch.zeros(len(self.names), dtype=torch.float64, device=device)
-        for groups, own in parts.items():
-            squares += _summed_squares(own, groups, len(self.names), device)
-        return squares.sqrt()
-
-
-def _own_part(grad):
-    """(process groups among which a gradient is cut, the part of it that lies here)."""
-    if not hasattr(grad, "placements"):
-        return (), grad
-    mesh = grad.device_mesh
-    if any(place.is_partial() for place in grad.placements):
-        raise UserError("a gradient is not summed over the processes yet; record after the exchange")
-    groups = tuple(mesh.get_group(axis) for axis, place in enumerate(grad.placements) if place.is_shard())
-    return groups, grad.to_local()
-
-
-def _summed_squares(own, groups, blocks, device):
-    """(blocks,) float64: squared norms of [(block, gradient)], summed over `groups` of processes."""
-    numbers = torch.tensor([block for block, _ in own]).to(device)
-    # In float32 whatever the gradients are in: the square of a float16 norm may be beyond its range.
-    kinds = {grad.dtype for _, grad in own}
-    wide = torch.float64 if torch.float64 in kinds else torch.float32
-    norms = torch._foreach_norm([grad for _, grad in own], 2, dtype=wide)
-    squares = torch.stack([norm.to(device) for norm in norms]).double().square()
-    total = torch.zeros(blocks, dtype=torch.float64, device=device).index_add_(0, numbers, squares)
-    for group in groups:
-        torch.distributed.all_reduce(total, group=group)
-    return total

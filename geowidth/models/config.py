@@ -114,8 +114,7 @@ class ModelConfig:
     @property
     def order(self) -> tuple[int, ...]:
         """The blocks in the order in which a state passes them: each once, but for those that are repeated."""
-        once = range(self.layers - self.repeat_last)
-        return (*once, *(tuple(range(len(once), self.layers)) * self.repeat_times))
+        return block_order(self.layers, self.repeat_last, self.repeat_times)
 
     @property
     def head_dimension(self) -> int:
@@ -208,6 +207,12 @@ class ModelConfig:
 # Left out of files where they have their default: the files of earlier versions have none of them.
 OPTIONAL: dict[str, Any] = {"key_heads": None, "head_size": None, "tied": True, "rope_scaling": None}
 OPTIONAL |= {"activation": "swiglu", "gated": None, "layer_heads": None, "repeat_last": 0, "repeat_times": 1}
+
+
+def block_order(layers: int, repeat_last: int, repeat_times: int) -> tuple[int, ...]:
+    """`layers` blocks in the order in which states pass them, the last `repeat_last` of them `repeat_times` times."""
+    once = layers - repeat_last
+    return (*range(once), *(tuple(range(once, layers)) * repeat_times))
 
 
 def _plainest(name, gated):

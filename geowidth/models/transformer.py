@@ -24,6 +24,7 @@ from geowidth.errors import UserError, choose, whole
 from geowidth.models.cache import Slot
 from geowidth.models.config import ModelConfig
 from geowidth.models.ffn import FeedForward
+from geowidth.models.passes import TrainingPass
 from geowidth.models.rotary import rotary_tables, rotate
 
 RECOMPUTE = ("none", "ffn", "block")  # what backward may compute again, see TaperedTransformer.recompute_in_backward
@@ -127,7 +128,8 @@ class TaperedTransformer(nn.Module):
     forward: tokens (batch, length) int64, length up to the context -> logits (batch, length, vocabulary).
     documents: integers of the same shape, equal where two positions belong to one document (None: a row is one).
     Attention then crosses no boundary, and the logits of every document are those it has alone, up to rounding: rotary
-    scores know differences of positions only.
+    scores know differences of positions only. passing: a TrainingPass; the result is then the losses of its exits,
+    (exits,), each of the logits that the final norm and the output matrix make of the states there.
     """
 
     cosine: torch.Tensor
@@ -176,7 +178,9 @@ class TaperedTransformer(nn.Module):
                 values = drawn(seed, name, tuple(parameter.shape), rows)
             held.copy_(values.mul_(scale))
 
-    def forward(self, tokens: torch.Tensor, documents: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, documents: torch.Tensor | None = None, passing: TrainingPass | None = None
+    ) -> torch.Tensor:
         length = tokens.shape[1]
         if documents is not None and documents.shape != tokens.shape:
             raise UserError(
@@ -189,8 +193,35 @@ class TaperedTransformer(nn.Module):
         cosine, sine = self.cosine[:length], self.sine[:length]
         mask = None if documents is None else document_mask(documents)
         x = functional.embedding(tokens, self.embedding)
+        if passing is not None:
+            return self._losses(passing, x, cosine, sine, mask)
         for layer in self.config.order:
             x = self._through(self.blocks[layer], x, cosine, sine, mask)
+        return self._logits(x)
+
+    def _losses(self, passing, x, cosine, sine, mask):
+        losses = []
+        for place, layer in enumerate(self.config.order):
+
+            def run(states, of_rows, block=self.blocks[layer]):
+                return self._through(block, states, cosine, sine, of_rows)
+
+            x = passing.through(place, run, x, mask)
+            if place in passing.exits:
+                losses.append(self._exit(x, passing.loss))
+        return torch.stack(losses)
+
+    def _exit(self, x, loss):
+        """The loss of an exit; with blocks that are computed again, its logits are too, and are not kept."""
+
+        def of(states):
+            return loss(self._logits(states))
+
+        if self._recompute_blocks and torch.is_grad_enabled():
+            return checkpoint(of, x, use_reentrant=False, preserve_rng_state=False)
+        return of(x)
+
+    def _logits(self, x):
         x = self.norm(x)
         return functional.linear(x, (self.embedding if self.config.tied else self.head).to(x.dtype))
 

@@ -110,19 +110,19 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def _training(preset, models, settings, processes, probe, elsewhere):
-    from geowidth.models.config import training_flops
+    from geowidth.train.supervision import run_flops
 
     configs = [preset.with_widths(widths) for widths in models]
     length = configs[0].context
     tokens = settings.steps * settings.batch * length
-    flops = [training_flops(config, tokens) for config in configs]
+    flops = [run_flops(config, settings) for config in configs]
     typical = configs[sorted(range(len(configs)), key=flops.__getitem__)[len(configs) // 2]]
     found = probe({"probe": "training", "model": typical.to_json(), "training": settings.to_json()})
     windows = settings.evaluations * settings.evaluation_windows
     one = settings.steps * found["step"] + windows * found["window"]
     side_by_side = min(processes, len(models))
     # Widths change the speed by about as much as they change the FLOPs.
-    work = one * sum(flops) / training_flops(typical, tokens)
+    work = one * sum(flops) / run_flops(typical, settings)
     largest = max(parameter_count(config) for config in configs)
     return {
         "flops": sum(flops),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from geowidth.models.config import ModelConfig
 from geowidth.models.training import TrainingSettings
+from geowidth.train.supervision import kept_logits
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,17 @@ def footprint(config: ModelConfig, settings: TrainingSettings) -> Footprint:
         gradients=parameters,
         moments=4 * _moments(config, settings),
         activations=kept_activations(config, settings, tokens) + _rounded_weights(config, settings),
-        logits=tokens * config.vocabulary * (8 + (2 if settings.dtype == "bfloat16" else 0)),
+        logits=kept_logits(config, settings)
+        * tokens
+        * config.vocabulary
+        * (8 + (2 if settings.dtype == "bfloat16" else 0)),
     )
 
 
 def _moments(config, settings):
-    """Numbers that the optimiser keeps: two a parameter; Muon one, for matrices inside the blocks."""
+    """Numbers that the optimiser keeps: two a parameter; Muon one, for matrices inside the blocks; SGD its momentum."""
+    if settings.optimizer == "sgd":
+        return config.parameters if settings.momentum else 0
     inner = config.attention_parameters + config.ffn_parameters
     return 2 * config.parameters - (inner if settings.optimizer == "muon" else 0)
 
@@ -56,13 +62,16 @@ def kept_activations(config: ModelConfig, settings: TrainingSettings, tokens: in
     """Bytes kept for the backward pass of `tokens` tokens, logits left out.
 
     Counted as torch keeps them on a CPU; the fused norms of a GPU keep less. With recompute="block" it is the input of
-    every block, and all of the one block that is computed again.
+    every block, and all of the one block that is computed again. A block that is applied several times keeps as often;
+    layer dropout is counted as if all rows passed through.
     """
-    blocks = [_block(config, settings, layer) for layer in range(config.layers)]
+    blocks = [_block(config, settings, layer) for layer in config.order]
     residual = 4 * config.dimension
-    kept = config.layers * residual + max(blocks) if settings.recompute == "block" else sum(blocks)
+    kept = len(blocks) * residual + max(blocks) if settings.recompute == "block" else sum(blocks)
     mask = config.context if settings.document_mask else 0  # bool, one row a token
-    return tokens * (kept + _norm(config, settings) + 8 + mask)
+    norm = _norm(config, settings)
+    early = (kept_logits(config, settings) - 1) * (norm - residual)  # what enters it, the next block keeps already
+    return tokens * (kept + norm + early + 8 + mask)
 
 
 def _block(config, settings, layer):

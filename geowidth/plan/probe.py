@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def probe_training(model: ModelConfig, training: TrainingSettings, seconds: floa
     from geowidth.models.transformer import TaperedTransformer
     from geowidth.train.losses import accumulate_gradients, mean_loss
     from geowidth.train.optimise import make_optimizers
+    from geowidth.train.supervision import Supervision, is_supervised
 
     torch.set_num_threads(training.threads)
     generator = torch.Generator().manual_seed(0)
@@ -53,9 +55,14 @@ def probe_training(model: ModelConfig, training: TrainingSettings, seconds: floa
     shape = (training.batch, model.context + 1)
     batch = torch.randint(model.vocabulary, shape, generator=generator)
 
+    supervision = Supervision(model, training, 0) if is_supervised(training) else None
+    later = range(training.steps // 2, training.steps)  # curricula change steps: those of the second half are timed
+    numbers = itertools.count()
+
     def step():
         optimizer.zero_grad()
-        accumulate_gradients(network, batch[:, :-1], batch[:, 1:], training.microbatch)
+        done = None if supervision is None else supervision.at(later[next(numbers) % len(later)], range(training.batch))
+        accumulate_gradients(network, batch[:, :-1], batch[:, 1:], training.microbatch, step=done)
         torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip)
         optimizer.step()
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from geowidth.devices import Device
-from geowidth.models.config import ModelConfig, training_flops
+from geowidth.models.config import ModelConfig
 from geowidth.models.presets import Preset
 from geowidth.models.training import TrainingSettings
 from geowidth.ops.threads import torch_threads
@@ -16,6 +16,7 @@ from geowidth.plan.footprint import Footprint, footprint
 from geowidth.plan.probe import run_probe
 from geowidth.progress import duration, size
 from geowidth.train.speed import PEAKS
+from geowidth.train.supervision import mean_exits, run_flops
 
 GPU, GPU_PEAK = "H100", dict(PEAKS)["H100"]
 MFU = 0.4  # share of the peak that well-kept trainings of this size reach
@@ -27,7 +28,7 @@ PRODUCT_SECONDS = 0.3
 class TrainingPlan:
     """What a training of `preset` takes.
 
-    tokens: that it reads. flops: see training_flops; evaluations are not counted. footprint: bytes in one process.
+    tokens: that it reads. flops: see run_flops; evaluations are not counted. footprint: bytes in one process.
     gpu_seconds: on one H100 at MFU of its peak. here_seconds, timed: on this machine, and how that was found.
     """
 
@@ -43,7 +44,7 @@ class TrainingPlan:
         """The plan in words. arm: whose widths these are. device: what `here_seconds` is of."""
         model, settings = self.preset.model, self.preset.training
         of_device = f"on this machine's {device}, as busy as it is now ({self.timed})"
-        rows = [
+        rows: list[tuple[str, str]] = [
             ("model", f"{self.preset.name}: {_shape(model)}"),
             ("widths", " ".join(filter(None, [arm, _widths(model)]))),
             ("parameters", f"{model.parameters:,}, {model.ffn_parameters:,} of them in FFNs"),
@@ -52,6 +53,7 @@ class TrainingPlan:
                 f"{self.tokens:,}, {self.tokens / model.parameters:.3g} a parameter; {_batches(model, settings)}",
             ),
             ("schedule", _rates(settings)),
+            *_interventions(model, settings),
             ("FLOPs", f"{self.flops:.3g}"),
             ("memory", f"about {size(self.footprint.total)}: {_parts(self.footprint)}"),
             ("disk", f"{size(4 * model.parameters)} for the model, {size(_states(self))} for states on the way"),
@@ -69,7 +71,7 @@ def plan_training(preset: Preset) -> TrainingPlan:
     """The TrainingPlan of a preset, without the time on this machine: nothing is run."""
     model, settings = preset.model, preset.training
     tokens = settings.steps * settings.batch * model.context
-    flops = training_flops(model, tokens)
+    flops = run_flops(model, settings)
     return TrainingPlan(preset, tokens, flops, footprint(model, settings), flops / (MFU * GPU_PEAK))
 
 
@@ -82,7 +84,8 @@ def time_here(
     FFN matrices is: the whole then takes longer. probe: answers requests for timed steps (None: `run_probe`).
     """
     model, settings = plan.preset.model, plan.preset.training
-    cheap = training_flops(model, model.context) <= CHEAP
+    step = run_flops(model, settings) / (settings.steps * settings.batch)
+    cheap = step <= CHEAP
     if torch.device(device).type != "cpu" or not cheap:
         return replace(plan, here_seconds=plan.flops / product_speed(model, settings, device), timed=PRODUCTS)
     one = replace(settings, batch=1, microbatch=1, compile=False)
@@ -147,6 +150,21 @@ def _rates(settings):
         f"{settings.optimizer} in {settings.dtype}, learning rate {settings.learning_rate:.2g} after {rise:,} steps of "
         f"warm-up, then {fall} to {final:.2g}"
     )
+
+
+def _interventions(model, settings):
+    """Rows about how gradients reach the blocks, where it is another way than the plain one."""
+    words = []
+    if model.repeat_times > 1:
+        words.append(f"the last {model.repeat_last} blocks {model.repeat_times} times")
+    if settings.equal_gradients:
+        words.append("gradients of all blocks at one norm")
+    if settings.exit_loss:
+        exits = mean_exits(settings, len(model.order), settings.steps)
+        words.append(f"{exits:.3g} exits a step, the last among them ({settings.exit_weights})")
+    if settings.layer_dropout:
+        words.append(f"layer dropout up to {settings.layer_dropout:g}")
+    return [("gradients", "; ".join(words))] if words else []
 
 
 def _parts(found):

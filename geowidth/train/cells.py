@@ -14,10 +14,11 @@ from geowidth import files, forms, records
 from geowidth.errors import UserError
 from geowidth.files import PathLike
 from geowidth.forms import COUNT, TEXT
-from geowidth.models.config import ModelConfig, training_flops
+from geowidth.models.config import ModelConfig
 from geowidth.models.presets import Preset, RunSettings
 from geowidth.models.training import TrainingSettings
 from geowidth.train import checkpoint, state
+from geowidth.train.supervision import run_flops
 
 if TYPE_CHECKING:
     from geowidth.train.parallel import TrainJob
@@ -59,7 +60,7 @@ class PlannedCell:
     @property
     def flops(self) -> int:
         """FLOPs of the whole training."""
-        return training_flops(self.model, self.tokens)
+        return run_flops(self.model, self.training)
 
     @property
     def left(self) -> float:

@@ -2,8 +2,9 @@
 
     config.json         everything that decides the result (kind "geowidth.training"), written first
     metrics.jsonl       one object a line: step, split, loss, tokens, seconds; of training steps also learning_rate,
-                        gradient_norm, tokens_per_second, where the device's peak is known, mfu, and of those with
-                        a gradient ledger block_gradient_norms
+                        gradient_norm, tokens_per_second, where the device's peak is known, mfu, of those with
+                        a gradient ledger block_gradient_norms, and of those with early exits or layer dropout
+                        objective, the weighted loss that is minimised (loss is that of the last exit)
     states/             the last states, enough to go on (geowidth.train.state); gone once the run is finished
     model.safetensors, model.json
     result.json         kind "geowidth.training_result", written last: its presence marks a finished run

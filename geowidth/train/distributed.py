@@ -63,8 +63,13 @@ class Shared(Group, World):
         self.mesh = init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("data",))
         self.here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
-    def clip(self, parameters: Iterable[torch.nn.Parameter], most: float) -> float:
-        norm = torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], most)
+    def clip(
+        self, parameters: Iterable[torch.nn.Parameter], most: float, norms: Sequence[torch.Tensor] | None = None
+    ) -> float:
+        trained = [p for p in parameters if p.grad is not None]
+        if norms is not None:
+            return super().clip(trained, most, norms)
+        norm = torch.nn.utils.clip_grad_norm_(trained, most)
         return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 

@@ -67,8 +67,8 @@ def train(
     every step; when true the state is saved and KeyboardInterrupt raised, as on Ctrl-C. save_seconds: time between
     states, more where writing one takes long. tensorboard: write event files into `out`/tensorboard too. peak_flops:
     FLOP/s of one device at best, for MFU (default: known GPUs in bfloat16; otherwise MFU is left out). look: makes of
-    the model a function that sees the gradients of every step, and adds what it returns to the step's line of metrics
-    (geowidth.cascade.training.block_norms).
+    the model a function that sees the gradients of every step, or takes their `norms` by block, and adds what it
+    returns to the step's line of metrics (geowidth.cascade.training.block_norms).
 
     A finished folder is returned as it is; an unfinished one goes on from its last whole state, with the same bits as
     an uninterrupted run. Raises UserError for bad settings, for a folder begun with others, and for a run that

@@ -2,11 +2,13 @@
 
 AdamW (Loshchilov and Hutter 2019), fused into one kernel, with decay on matrices only. Or Muon (Jordan et al. 2024) by
 torch.optim.Muon for the matrices inside the blocks, beside AdamW for embedding, output matrix and norm gains; its
-updates are scaled to the size of AdamW's (Liu et al. 2025, `match_rms_adamw`), so one rate serves both.
+updates are scaled to the size of AdamW's (Liu et al. 2025, `match_rms_adamw`), so one rate serves both. Or SGD with
+momentum, whose step is as long as the gradient: the optimiser in which a change of the gradient's size is not undone.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -47,8 +49,9 @@ class Optimizers:
 def make_optimizers(model: torch.nn.Module, settings: TrainingSettings) -> Optimizers:
     """The Optimizers that `settings.optimizer` names, for `model` with its parameters where they will stay."""
     named = list(model.named_parameters())
-    if settings.optimizer == "adamw":
-        return Optimizers([adamw([p for _, p in named], settings)])
+    if settings.optimizer != "muon":
+        make = {"adamw": adamw, "sgd": sgd}[settings.optimizer]
+        return Optimizers([make([p for _, p in named], settings)])
     check_muon()
     inner = [p for name, p in named if by_muon(name, p)]
     outer = [p for name, p in named if not by_muon(name, p)]
@@ -72,11 +75,37 @@ def check_muon(sharded: bool = False) -> None:
 
 def adamw(parameters: Sequence[torch.nn.Parameter], settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW with decoupled decay on matrices only: norm gains are not decayed."""
+    betas = (settings.beta1, settings.beta2)
+    groups = by_decay(parameters, settings)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
+
+
+def by_decay(parameters: Sequence[torch.nn.Parameter], settings: TrainingSettings) -> list[dict[str, Any]]:
+    """Parameter groups in which matrices decay and vectors do not."""
     matrices = [p for p in parameters if p.ndim >= 2]
     vectors = [p for p in parameters if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    betas = (settings.beta1, settings.beta2)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon, fused=True)
+    return [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+class SGDW(torch.optim.SGD):
+    """SGD with momentum whose weight decay is decoupled, as AdamW's: it enters neither gradient nor momentum.
+
+    Source: Loshchilov and Hutter 2019, Algorithm 1.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            trained = [p for p in group["params"] if p.grad is not None]
+            if group["decay"] and trained:
+                torch._foreach_mul_(trained, 1 - group["lr"] * group["decay"])
+        super().step()
+
+
+def sgd(parameters: Sequence[torch.nn.Parameter], settings: TrainingSettings) -> torch.optim.Optimizer:
+    """SGDW: decay on matrices only."""
+    groups = [{"params": g["params"], "decay": g["weight_decay"]} for g in by_decay(parameters, settings)]
+    return SGDW(groups, lr=settings.learning_rate, momentum=settings.momentum)
 
 
 def muon(parameters: Sequence[torch.nn.Parameter], settings: TrainingSettings) -> torch.optim.Optimizer:

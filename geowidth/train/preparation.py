@@ -15,6 +15,7 @@ from geowidth.models.presets import Preset, preset_named
 from geowidth.models.training import TrainingSettings
 from geowidth.text.corpus import Corpus, load_corpus, windows
 from geowidth.train import checkpoint
+from geowidth.train.supervision import kept_logits
 from geowidth.train.world import World
 
 
@@ -84,7 +85,6 @@ def prepare(
     model = preset.with_widths(widths)
     model.check_memory("training a model", 4 * copies)  # its parameters, gradients and two moments
     settings = preset.with_training(steps=steps, **changes)
-    check_there(settings)
     check_batch_memory(model, settings)
     seed = seed_number("seed", seed)
     text = corpus if isinstance(corpus, Corpus) else load_corpus(corpus)
@@ -95,15 +95,6 @@ def prepare(
     if initial_scales is not None:
         scales = tuple(per_layer("initial scale", list(initial_scales), model.layers, strict=True).tolist())
     return Training(preset.name, folder, str(arm), model, settings, seed, text, scales)
-
-
-def check_there(settings: TrainingSettings) -> None:
-    """Refuse settings that this version reads and does not train by yet."""
-    for name in ("equal_gradients", "exit_loss", "layer_dropout"):
-        if getattr(settings, name):
-            raise UserError(f"{name} is {getattr(settings, name)}, which cannot be trained yet; leave it out")
-    if settings.optimizer == "sgd":
-        raise UserError("optimizer is 'sgd', which cannot be trained yet; use adamw or muon")
 
 
 def check_corpus(text: Corpus, model: ModelConfig, settings: TrainingSettings) -> None:
@@ -125,5 +116,5 @@ def check_batch_memory(model: ModelConfig, settings: TrainingSettings) -> None:
     batch, microbatch = settings.batch, min(settings.batch, settings.microbatch)
     ids = 2 * 8 * batch * (model.context + 1)  # where they lie and what they are, int64
     memory.check(f"a batch of {batch} sequences", ids, "use a smaller batch")
-    logits = 2 * 4 * microbatch * model.context * model.vocabulary
+    logits = 2 * 4 * kept_logits(model, settings) * microbatch * model.context * model.vocabulary
     memory.check(f"a microbatch of {microbatch} sequences", logits, "use a smaller microbatch")

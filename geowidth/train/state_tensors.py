@@ -13,11 +13,11 @@ import torch
 from geowidth.errors import UserError
 from geowidth.models.storage import check_names_and_shapes, is_finite
 from geowidth.models.transformer import held_rows
-from geowidth.train.optimise import Optimizers
+from geowidth.train.optimise import SGDW, Optimizers
 
 GENERATORS = ("generator/cpu", "generator/cuda")
 # What an optimiser keeps for every parameter, by the name of its class.
-MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
+MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",), "SGDW": ("momentum_buffer",)}
 
 
 def tensors_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, torch.Tensor]:
@@ -40,8 +40,11 @@ def generators_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def moments_of(optimizers: Optimizers, parameter: torch.nn.Parameter) -> tuple[str, ...]:
-    """The names of what the optimiser of `parameter` keeps for it."""
-    return MOMENTS[type(optimizers.part_of(parameter)).__name__]
+    """The names of what the optimiser of `parameter` keeps for it: SGD without momentum keeps nothing."""
+    part = optimizers.part_of(parameter)
+    if isinstance(part, SGDW) and not part.defaults["momentum"]:
+        return ()
+    return MOMENTS[type(part).__name__]
 
 
 def wanted_of(model: torch.nn.Module, optimizers: Optimizers) -> dict[str, torch.Tensor]:

@@ -1,5 +1,6 @@
 """A model under training: from its last state to the last step, with metrics, evaluations and states on the way."""
 
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -10,20 +11,21 @@ import torch
 
 from geowidth import records
 from geowidth.errors import UserError
-from geowidth.models.config import training_flops
 from geowidth.models.storage import save_parameters
 from geowidth.models.transformer import TaperedTransformer
 from geowidth.text.corpus import DataOrder, windows
 from geowidth.train import checkpoint, state
 from geowidth.train.compiled import Graphs, compile_blocks
+from geowidth.train.gradients import GradientNorms
 from geowidth.train.losses import accumulate_gradients, mean_loss
 from geowidth.train.metrics import Metrics, NoMetrics
 from geowidth.train.optimise import evaluation_steps, learning_rate, make_optimizers
 from geowidth.train.preparation import Training
 from geowidth.train.speed import utilisation
+from geowidth.train.supervision import Supervision, is_supervised, run_flops
 from geowidth.train.world import World
 
-Look = Callable[[torch.nn.Module], Callable[[], dict[str, Any]]]
+Look = Callable[[torch.nn.Module], Callable[..., dict[str, Any]]]
 SAVE_SECONDS = 10.0
 GO_ON, SAVE, STOP = range(3)  # what a process wishes after a step; the strongest wish of any is done by all
 SAVE_SHARE = 20  # a state that takes long to write is written after this many times as long
@@ -36,7 +38,8 @@ class Habits:
     save_seconds: time between states; more where writing one takes over a twentieth of it (0: one after every step).
     tensorboard: whether event files are written too. peak_flops: of one device, for MFU; None where not known.
     look: given the model before the first step, it makes a function that is called once a step, with the gradients of
-    all processes in place and not clipped yet; what that returns, JSON values by name, goes into the step's line.
+    all processes in place and not clipped yet; what that returns, JSON values by name, goes into the step's line. A
+    function with a parameter `norms` is given the gradient norms of the model's blocks, float64 (layers,).
     """
 
     save_seconds: float = SAVE_SECONDS
@@ -55,8 +58,11 @@ class Trainer:
         self.network = world.wrap(self.model)
         self.optimizers = make_optimizers(self.model, self.settings)
         self.look = None if habits.look is None else habits.look(self.model)
+        self.reads_norms = self.look is not None and "norms" in inspect.signature(self.look).parameters
+        self.gradients = gradient_norms(self.model)
         self.step_tokens = self.settings.batch * run.model.context
         self.data = DataOrder(run.corpus.train, run.model.context, self.settings.batch, run.seed)
+        self.supervision = Supervision(run.model, run.settings, run.seed) if is_supervised(run.settings) else None
         self.held_out = windows(run.corpus.validation, run.model.context, self.settings.evaluation_windows)
         self.step, self.seconds, self.best = 0, 0.0, math.inf
         self.final = math.nan  # until the last step is evaluated
@@ -88,7 +94,7 @@ class Trainer:
         """Model FLOPs utilisation at that speed; None where the device's peak is not known."""
         if self.habits.peak_flops is None:
             return None
-        flops = training_flops(self.run.model, self.step_tokens) / self.step_tokens
+        flops = run_flops(self.run.model, self.settings) / (self.settings.steps * self.step_tokens)
         return utilisation(flops * self.speed, 1.0, self.habits.peak_flops, self.world.size)
 
     def finish(self, watch: Callable[[int, float, float], object], interrupted: Callable[[], bool]) -> dict[str, Any]:
@@ -135,22 +141,42 @@ class Trainer:
                 raise KeyboardInterrupt
 
     def one_step(self) -> dict[str, Any]:
-        """One optimiser step: {"loss": mean of the batch in nats per id, "learning_rate", "gradient_norm"}, and what
-        `look` saw."""
+        """One optimiser step: {"loss": mean of the batch in nats per id, "learning_rate", "gradient_norm"}, with
+        supervision "objective" too, and what `look` saw."""
         rate = learning_rate(self.settings, self.step)
         self.optimizers.set_rate(rate)
-        own = self.data.batch(self.step, self.world.rows(self.settings.batch))
-        self.optimizers.zero_grad()
-        loss = accumulate_gradients(
-            self.network, own[:, :-1], own[:, 1:], self.settings.microbatch, self.world, self.documents_of
-        )
-        self.check_finite("the loss", loss, self.step + 1, rate)
-        seen = {} if self.look is None else self.look()
-        norm = self.world.clip(self.model.parameters(), self.settings.clip)
+        losses = self.gather_gradients()
+        self.check_finite("the loss", sum(losses.values()), self.step + 1, rate)
+        seen, norms = self.see()
+        norm = self.world.clip(self.model.parameters(), self.settings.clip, norms)
         self.check_finite("the norm of the gradient", norm, self.step + 1, rate)
         self.optimizers.step()
         self.step += 1
-        return {"loss": loss, "learning_rate": rate, "gradient_norm": norm, **seen}
+        return {**losses, "learning_rate": rate, "gradient_norm": norm, **seen}
+
+    def gather_gradients(self) -> dict[str, float]:
+        """The gradient of the whole batch, and its losses: {"loss"} of the last exit and, where early exits or layer
+        dropout make what is minimised another one, {"objective"}."""
+        rows = self.world.rows(self.settings.batch)
+        own = self.data.batch(self.step, rows)
+        step = None if self.supervision is None else self.supervision.at(self.step, rows)
+        self.optimizers.zero_grad()
+        found = accumulate_gradients(
+            self.network, own[:, :-1], own[:, 1:], self.settings.microbatch, self.world, self.documents_of, step
+        )
+        if step is None:
+            return {"loss": found}
+        return {"loss": step.last_loss(self.world) / self.step_tokens, "objective": found}
+
+    def see(self) -> tuple[dict[str, Any], list[torch.Tensor] | None]:
+        """(what `look` saw, norms of the single gradients if they were measured on the way and still hold)."""
+        if not (self.reads_norms or self.settings.equal_gradients):
+            return ({} if self.look is None else self.look()), None
+        norms = self.gradients.measure()
+        seen = {} if self.look is None else self.look(norms=norms) if self.reads_norms else self.look()
+        if self.settings.equal_gradients:
+            self.gradients.equalise(norms)
+        return seen, self.gradients.each
 
     def documents_of(self, tokens: torch.Tensor) -> torch.Tensor | None:
         """The document of every token of some windows, for the mask; None without one."""
@@ -209,7 +235,7 @@ class Trainer:
             "parameters": self.model.parameter_count(),
             "steps": self.step,
             "tokens": self.tokens,
-            "flops": training_flops(run.model, self.tokens),
+            "flops": run_flops(run.model, self.settings, self.step),
             "seconds": round(self.seconds, 3),
             **self.pace(),
             **({} if self.graphs is None else {"compiled": self.graphs.to_json()}),
@@ -220,6 +246,11 @@ class Trainer:
             "training": self.settings.to_json(),
             "environment": records.environment() | self.world.to_json(),
         }
+
+
+def gradient_norms(model: TaperedTransformer) -> GradientNorms:
+    """The GradientNorms of the blocks of `model` and of all its parameters."""
+    return GradientNorms([list(block.parameters()) for block in model.blocks], model.parameters())
 
 
 def prepare_model(model: TaperedTransformer, run: Training) -> Graphs | None:

@@ -47,9 +47,19 @@ class World(Ranks):
         """Around forward and backward of one microbatch; last: whether gradients are exchanged after it."""
         return contextlib.nullcontext()
 
-    def clip(self, parameters: Iterable[torch.nn.Parameter], most: float) -> float:
-        """Scale the gradients down to a norm over all processes of at most `most`; returns the norm before."""
-        return float(torch.nn.utils.clip_grad_norm_(parameters, most))
+    def clip(
+        self, parameters: Iterable[torch.nn.Parameter], most: float, norms: Sequence[torch.Tensor] | None = None
+    ) -> float:
+        """Scale the gradients down to a norm over all processes of at most `most`; returns the norm before.
+
+        norms: of the single gradients, in the order of the parameters that have one, where they are known already: the
+        same bits for less work.
+        """
+        if norms is None:
+            return float(torch.nn.utils.clip_grad_norm_(parameters, most))
+        norm = torch.linalg.vector_norm(torch.stack(list(norms)), 2.0)
+        torch.nn.utils.clip_grads_with_norm_(parameters, most, norm)
+        return float(norm)
 
     def settle(self, model: torch.nn.Module) -> None:
         """Make the parameters of `model` those that the optimisers know, after whatever passes it has been through."""

@@ -78,10 +78,29 @@ def test_counted_by_derivatives(kind):
     np.testing.assert_allclose(predicted(5, kind), (found + slopes).detach().numpy())
 
 
+@pytest.mark.parametrize("kind", ["plain", "supervised"])
+def test_repeated_blocks_have_the_sum_over_their_places(kind):
+    """The derivative by a shared factor is the sum over its places of the gradient there times what enters it.
+
+    With all factors e at 0 every state is 1, so it is the sum of the gradients; their slopes are those of the paths.
+    """
+    order = (0, 1, 2, 3, 2, 3, 2, 3)
+    e = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    found = gradients([e] * len(order), kind)
+    slopes = [torch.autograd.grad(g, e, retain_graph=True, allow_unused=True, materialize_grads=True)[0] for g in found]
+    at_places = (found + torch.stack(slopes)).detach().numpy()
+    summed = [at_places[[place for place, own in enumerate(order) if own == block]].sum() for block in range(4)]
+    predicted = predicted_fan_in(4, supervised=kind == "supervised", repeat_last=2, repeat_times=3)
+    np.testing.assert_allclose(predicted, summed)
+    np.testing.assert_allclose(predicted_fan_in(4, repeat_last=2), predicted_fan_in(4))
+
+
 def test_refusals():
     with pytest.raises(UserError, match="layers is 0"):
         predicted_fan_in(0)
     with pytest.raises(UserError, match="head weight has 2 numbers for 3 layers"):
         predicted_fan_in(3, head_weights=[1, 2])
+    with pytest.raises(UserError, match="repeat_last is 4; allowed: whole numbers from 0 to 3"):
+        predicted_fan_in(3, repeat_last=4, repeat_times=2)
     with pytest.raises(UserError, match="supervised is 'false'"):
         predicted_fan_in(3, supervised="false")

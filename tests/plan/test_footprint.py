@@ -10,6 +10,7 @@ from geowidth.models.presets import preset_named
 from geowidth.plan.footprint import footprint
 from geowidth.train.losses import summed_loss
 from geowidth.train.optimise import make_optimizers
+from geowidth.train.supervision import Supervision, is_supervised
 
 CONFIG = ModelConfig(vocabulary=96, layers=2, dimension=32, heads=2, widths=(80, 48), context=16)
 SETTINGS = replace(preset_named("pico").training, batch=8, microbatch=4)
@@ -33,7 +34,10 @@ def kept_bytes(config, settings):
     tokens = torch.randint(config.vocabulary, (settings.microbatch, config.context))
     documents = torch.zeros_like(tokens) if settings.document_mask else None
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        if documents is None:
+        if is_supervised(settings):
+            step = Supervision(config, settings, 0).at(settings.steps - 1, range(settings.batch))
+            loss = step.loss(model, tokens, tokens, torch.device("cpu"), None, 0)
+        elif documents is None:
             loss = summed_loss(model, tokens, tokens, torch.device("cpu"))
         else:
             loss = model(tokens, documents).sum()
@@ -57,6 +61,20 @@ def test_activations_are_what_autograd_keeps(config, recompute, dtype):
     assert kept_bytes(config, settings) - logits == footprint(config, settings).activations
 
 
+@pytest.mark.parametrize("weights", ["layerskip", "equal"])
+@pytest.mark.parametrize("config", [replace(CONFIG, tied=False), replace(CONFIG, repeat_last=1, repeat_times=3)])
+def test_every_exit_keeps_its_logits_and_a_repeated_block_as_often_its_own(config, weights):
+    settings = replace(SETTINGS, exit_loss=0.2, exit_weights=weights, exit_curriculum="gradual")
+    places = len(config.order)
+    exits = places if weights == "equal" else places - 1  # the first weighs nothing
+    logits = 4 * settings.microbatch * config.context * config.vocabulary
+    found = footprint(config, settings)
+    assert found.logits == exits * footprint(config, SETTINGS).logits
+    assert kept_bytes(config, settings) - exits * logits == pytest.approx(found.activations, rel=1e-3)
+    again = replace(settings, recompute="block")
+    assert footprint(config, again) == footprint(config, replace(SETTINGS, recompute="block"))
+
+
 def test_a_mask_of_documents_is_kept():
     """It is kept by every layer, as numbers. The model's own bool mask is not: it only makes them."""
     settings = replace(SETTINGS, document_mask=True)
@@ -78,7 +96,7 @@ def test_blocks_computed_again_keep_their_inputs_alone():
     assert footprint(CONFIG, settings).activations < footprint(CONFIG, SETTINGS).activations
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_moments_are_what_the_optimiser_keeps(optimizer):
     settings = replace(SETTINGS, optimizer=optimizer)
     model = TaperedTransformer(CONFIG, 0)
