@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from geowidth.allocate import solve
+from geowidth.allocate.curves import Curves
 from geowidth.allocate.distinct import round_distinct
 from geowidth.allocate.problem import Problem, bound
 from geowidth.allocate.rounding import Closest, Rounding, bounds_in_steps, check_affordable, labels_of, round_widths
@@ -89,7 +90,9 @@ class Frame:
             )
         found = rule.function(self.problem, **options)
         settings = {**_defaults(rule), **options}
-        if isinstance(found, Optimum) and found.surrogate.coefficient.any():
+        if isinstance(found, Optimum) and isinstance(found.surrogate, Curves):
+            return self._along(rule, found.surrogate, self.bounds(True), settings, found.details)
+        if isinstance(found, Optimum) and found.surrogate.coefficient.any():  # type: ignore[union-attr]
             return self._best(rule, found, self.bounds(True), settings)
         if isinstance(found, Optimum):  # no work anywhere: any widths are optimal
             return self._shaped(
@@ -116,6 +119,22 @@ class Frame:
         ratio = float(surrogate.value(rounding.widths).sum()) / solution.uniform
         details = {**found.details, **_solution_details(solution), "predicted_ratio_rounded": ratio}
         return Answer(rule, solution.widths, rounding, floor, cap, settings, details)
+
+    def _along(self, rule, curves, bounds, settings, details):
+        """The optimum of Curves, which are known at whole widths alone: nothing is left to round."""
+        floor, cap = bounds
+        if curves.size != self.problem.layers:
+            raise UserError(f"schedule {rule.name!r} has {curves.size} curves for {self.problem.layers} layers")
+        if self.timed:
+            _, rounding = fit_time(None, curves, self.cost, self.budget, floor, cap, self.step, limit=self.limit)
+        else:
+            self._feasible(floor, cap)
+            rounding = self._rounded(curves, floor, cap, None)
+        predicted, flat = (
+            float(curves.value(w).sum()) for w in (rounding.widths, np.full(curves.size, self.uniform_width))
+        )
+        found = {**details, "predicted": predicted, "predicted_uniform": flat}
+        return Answer(rule, rounding.widths.astype(np.float64), rounding, floor, cap, settings, found)
 
     def _shaped(self, rule, found, bounds, settings):
         """A shape scaled to the budget and rounded."""

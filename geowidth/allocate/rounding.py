@@ -1,6 +1,6 @@
 """From real widths to multiples of a quantum, under the exact budget.
 
-Both things that are rounded are separable and convex: the loss surrogate, and the squared distance to a given shape.
+All that is rounded is separable and convex: the loss surrogate, measured curves, the squared distance to a given shape.
 With one price for every layer the greedy rule "the next step to the layer that gains most" is therefore exactly optimal
 (Gross 1956; Ibaraki and Katoh, "Resource Allocation Problems", 1988). With different prices, or layers tied to one
 common width, `knapsack` finds the optimum or says how far from it the answer can be at most.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from geowidth.allocate.curves import Curves
 from geowidth.allocate.knapsack import TOLERANCE, choose_within, summed
 from geowidth.allocate.surrogate import Surrogate
 from geowidth.allocate.thresholds import hand_out, split, widen
@@ -76,7 +77,7 @@ class Closest:
 class Tied:
     """An objective over common widths: layers with the same label share one."""
 
-    objective: Surrogate | Closest
+    objective: Surrogate | Closest | Curves
     labels: np.ndarray
 
     def __post_init__(self):
@@ -153,7 +154,7 @@ def check_affordable(
 
 
 def round_widths(
-    objective: Surrogate | Closest,
+    objective: Surrogate | Closest | Curves,
     cost: LinearCost,
     budget: int,
     floor: ArrayLike,
@@ -163,15 +164,15 @@ def round_widths(
 ) -> Rounding:
     """Multiples of `step` between floor and cap that minimise `objective` and cost at most `budget`.
 
-    objective: a Surrogate or Closest; cost: a LinearCost; budget: a whole number up to 2^53; floor, cap: (layers,)
-    real; tied: one label a layer, or None. What is left of the budget is less than the cheapest step that any layer (or
-    set of tied layers) could still take. Where prices differ a Closest is rewarded for spending, see `paying`; the
-    Rounding's objective is then that one's.
+    objective: a Surrogate, Closest or Curves; cost: a LinearCost; budget: a whole number up to 2^53; floor, cap:
+    (layers,) real; tied: one label a layer, or None. What is left of the budget is less than the cheapest step that any
+    layer (or set of tied layers) could still take. Where prices differ a Closest is rewarded for spending, see
+    `paying`; the Rounding's objective is then that one's.
 
     Returns a Rounding. `exact` and `lower` hold up to 1e-12 of the objective, or of the distances that Closest squares.
     """
     budget, step = whole("budget", budget, 0, MOST_COUNTED), whole("quantum", step, 1, MOST_COUNTED)
-    if not isinstance(objective, (Surrogate, Closest)) or not isinstance(cost, LinearCost):
+    if not isinstance(objective, (Surrogate, Closest, Curves)) or not isinstance(cost, LinearCost):
         raise UserError(f"objective is {shown(objective)}, cost {shown(cost)}; a Surrogate and a LinearCost are needed")
     floor, cap, tied = *check_bounds(floor, cap, objective.size), labels_of(tied, objective.size)
     per_layer("per_width of the cost", cost.per_width, objective.size)
@@ -187,7 +188,7 @@ def round_widths(
     return _round_unequal(objective, price, room, low, high, step)
 
 
-def paying(objective: Surrogate | Closest, cost: LinearCost, step: int) -> Surrogate | Closest:
+def paying(objective: Surrogate | Closest | Curves, cost: LinearCost, step: int) -> Surrogate | Closest | Curves:
     """The objective with a reward for spending where it has none: an affordable step near the target always pays."""
     if not isinstance(objective, Closest):
         return objective
@@ -287,7 +288,7 @@ def _fill(counts, prices, left, top):
 
 
 def round_equal_price(
-    objective: Surrogate | Closest, step: int, low: np.ndarray, high: np.ndarray, steps: int
+    objective: Surrogate | Closest | Curves, step: int, low: np.ndarray, high: np.ndarray, steps: int
 ) -> np.ndarray:
     """The best numbers of steps, int64 (layers,), when all steps cost the same and `steps` of them are affordable.
 

@@ -29,10 +29,17 @@ from geowidth.allocate.schedules import CONTROLS, Rule, Shape, find_rule, schedu
 from geowidth.artifacts.schedule import Schedule
 from geowidth.errors import UserError, shown
 from geowidth.registry import Registry
+from geowidth.slicing.combined import combined
+from geowidth.slicing.curves import curves
 from geowidth.slicing.evidence import Evidence
+from geowidth.slicing.geometry import geometry
+from geowidth.slicing.sensitivity import sensitivity
 from geowidth.slicing.targets import Budget, Sizes, Target
+from geowidth.slicing.thresholds import threshold
 
-MEASURED_FLOOR = "0.25x"  # of the uniform width: what is measured on little text shall starve no layer
+MEASURED = "0.25x"  # of the uniform width, the floor: what is measured on little text shall starve no layer
+BOTH = ("text", "scores")
+EACH = Evidence.each_draw
 STEEPEST = 1.75  # times the mean width: what a taper begins with at most
 
 
@@ -45,6 +52,8 @@ class WidthRule:
     reads           "text" and "scores", those of the two that it needs
     floor           the least width of a layer, where the user names none: a width, or a text such as "0.25x" of the
                     uniform one
+    drawn           of a rule that draws: Evidence, after it has answered -> one Evidence for every draw alone, whose
+                    widths are the band
     """
 
     name: str
@@ -52,6 +61,7 @@ class WidthRule:
     function: Callable[..., Any]
     reads: tuple[str, ...] = ()
     floor: str | int = 1
+    drawn: Callable[[Evidence], list[Evidence]] | None = None
 
     def schedule(self, evidence: Evidence) -> Rule:
         """It as a schedule of geowidth.allocate, for this evidence."""
@@ -71,7 +81,16 @@ def uniform(evidence: Evidence, problem: Problem) -> Shape:
 
 
 WIDTH_RULES = Registry(
-    "rule for widths", WidthRule, [WidthRule("uniform", "the same share of every layer's neurons", uniform)]
+    "rule for widths",
+    WidthRule,
+    (
+        WidthRule("uniform", "the same share of every layer's neurons", uniform),
+        WidthRule("geometry", "by the geometric work of each layer's FFN", geometry, ("text",), MEASURED, EACH),
+        WidthRule("sensitivity", "by the loss when a layer alone keeps half its neurons", sensitivity, BOTH, MEASURED),
+        WidthRule("threshold", "the best neurons of all layers, by normalised scores", threshold, ("scores",)),
+        WidthRule("curves", "least summed loss by curves measured layer by layer", curves, BOTH, MEASURED),
+        WidthRule("combined", "by a sensitivity of few windows and signals together", combined, BOTH, MEASURED, EACH),
+    ),
 )
 
 
@@ -141,44 +160,59 @@ def slice_widths(
     step = whole_number("multiple", multiple) * whole_number("tensor parallel degree", tensor_parallel)
     whole_model = budget.amount >= budget.whole and all(width % step == 0 for width in sizes.widths)
     if whole_model and (max_distinct_widths is None or len(set(sizes.widths)) <= max_distinct_widths):
-        asked = dataclasses.replace(asked, rule=_OWN, control=None, options={})
-    chosen = asked.rule.schedule(evidence) if isinstance(asked.rule, WidthRule) else asked.rule
+        asked = dataclasses.replace(asked, rule=OWN, control=None, options={})
     least = asked.rule.floor if isinstance(asked.rule, WidthRule) else 1
-    found = allocate(
-        chosen,
-        control=asked.control,
-        layers=sizes.layers,
-        budget=budget.amount,
-        unit=budget.unit,
-        cost_table=budget.table,
-        model_dimension=sizes.dimension,
-        projections=sizes.projections,
-        biases=sizes.biases,
-        quantum=multiple,
-        tensor_parallel=tensor_parallel,
-        max_distinct_widths=max_distinct_widths,
-        cap=list(sizes.widths),
-        floor=_floor(least if floor is None else floor, sizes, budget, step),
-        seed=seed,
-        **_with_ends(asked, budget.share(sizes)),
-    )
-    if found.heads is not None:
-        raise UserError(f"rule {rule!r} states attention heads; slicing leaves attention alone: take taper=ffn")
+    frame: dict[str, Any] = {
+        "layers": sizes.layers,
+        "budget": budget.amount,
+        "unit": budget.unit,
+        "cost_table": budget.table,
+        "model_dimension": sizes.dimension,
+        "projections": sizes.projections,
+        "biases": sizes.biases,
+        "quantum": multiple,
+        "tensor_parallel": tensor_parallel,
+        "max_distinct_widths": max_distinct_widths,
+        "cap": list(sizes.widths),
+        "floor": _floor(least if floor is None else floor, sizes, budget, step),
+        "seed": seed,
+    }
+    allocate(OWN.schedule(evidence), **frame)  # what no rule could meet is refused before anything is measured
+    found = _answer(asked, evidence, budget, frame)
     details = {**found.details, "rule": rule, "target": target.to_json(), "own_widths": list(sizes.widths)}
     return dataclasses.replace(found, details=details)
+
+
+def _answer(asked: Asked, evidence: Evidence, budget: Budget, frame: dict[str, Any]) -> Schedule:
+    """The Schedule of a rule under a frame; with the band over single draws where the rule has drawn."""
+    if not isinstance(asked.rule, WidthRule):
+        found = allocate(asked.rule, control=asked.control, **_with_ends(asked, budget.share(evidence.sizes)), **frame)
+        if found.heads is not None:
+            raise UserError(
+                f"rule {asked.text!r} states attention heads; slicing leaves attention alone: take taper=ffn"
+            )
+        return found
+
+    def allocated(seen: Evidence) -> Schedule:
+        return allocate(asked.rule.schedule(seen), control=asked.control, **asked.options, **frame)  # type: ignore[union-attr]
+
+    found = allocated(evidence)
+    if asked.rule.drawn is None:
+        return found
+    each = np.array([allocated(one).widths for one in asked.rule.drawn(evidence)])
+    band = {"draws": len(each), "lowest": each.min(0).tolist(), "highest": each.max(0).tolist()}
+    return dataclasses.replace(found, details={**found.details, "band": band})
 
 
 def fixed_widths(schedule: Schedule, sizes: Sizes) -> tuple[int, ...]:
     """The widths of a Schedule that a file holds, for a model of these Sizes; UserError where it has not as many
     neurons, or other sizes than the schedule counts with."""
-    widths = schedule.widths_for(
-        "slice",
-        layers=sizes.layers,
-        dimension=sizes.dimension,
-        heads=1 if schedule.heads is not None else None,
-        projections=sizes.projections,
-        biases=sizes.biases,
-    )
+    if schedule.heads is not None:
+        raise UserError(
+            f"schedule {shown(schedule.name)} states attention heads; slicing leaves attention alone: allocate without"
+        )
+    given: dict[str, Any] = {"dimension": sizes.dimension, "projections": sizes.projections, "biases": sizes.biases}
+    widths = schedule.widths_for("slice", layers=sizes.layers, heads=None, **given)
     for layer, (width, own) in enumerate(zip(widths, sizes.widths, strict=True)):
         if width > own:
             raise UserError(
@@ -212,9 +246,7 @@ def _with_ends(asked: Asked, share: float) -> dict[str, Any]:
     return {**asked.options, "start": start, "end": 2.0 - start}
 
 
-_OWN = WidthRule(
-    "own", "the model's own widths", lambda evidence, problem: Shape(np.array(evidence.sizes.widths) * 1.0)
-)
+OWN = WidthRule("own", "the model's own widths", lambda evidence, problem: Shape(np.array(evidence.sizes.widths) * 1.0))
 
 
 def _control_and_rule(name):

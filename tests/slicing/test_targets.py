@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geowidth.artifacts.cost import TableCost
@@ -14,6 +14,7 @@ from geowidth.slicing.targets import Keep, Latency, Parameters, Sizes, sizes_of
 SIZES = Sizes((24, 24, 12), 16, 3, False, 10_000)
 
 
+@settings(deadline=None)
 @given(st.floats(1e-6, 1), st.lists(st.integers(1, 5000), min_size=1, max_size=9))
 def test_a_share_is_the_most_neurons_that_do_not_exceed_it(share, widths):
     sizes = Sizes(tuple(widths), 16)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from geowidth.allocate.curves import Curves
 from geowidth.allocate.surrogate import Surrogate
 from geowidth.errors import UserError, shown
 from geowidth.registry import Registry
@@ -58,9 +59,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The widths that minimise a loss `Surrogate` under the budget; details go into the schedule."""
+    """The widths that minimise a loss `Surrogate`, or `Curves`, under the budget; details go into the schedule."""
 
-    surrogate: Surrogate
+    surrogate: Surrogate | Curves
     details: dict[str, Any] = field(default_factory=dict)
 
 
