@@ -7,6 +7,7 @@ trainer_callback   the same in transformers' Trainer
 directions    effective rank and mutual cosine of the gradients of microbatches
 held_out      losses on held-out text, window by window
 importance    what a model loses without each of its blocks, paired over windows
+models        CascadeFormer's A, F and AF, and uniform models that match them
 correlation   Spearman and Pearson with intervals
 ledger_and_importance   `geowidth cascade importance`
 training      the ledger of `geowidth train --ledger`
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.cascade.importance import block_importance as block_importance
     from geowidth.cascade.ledger import GradientLedger as GradientLedger
     from geowidth.cascade.ledger_and_importance import compare_importance as compare_importance
+    from geowidth.cascade.models import cascade_models as cascade_models
+    from geowidth.cascade.models import matched_uniform as matched_uniform
     from geowidth.cascade.pruning import prune as prune
     from geowidth.cascade.scores import RULES as RULES
     from geowidth.cascade.scores import Rule as Rule
@@ -52,6 +55,8 @@ _HOMES = {
     "block_importance": "geowidth.cascade.importance",
     "GradientLedger": "geowidth.cascade.ledger",
     "compare_importance": "geowidth.cascade.ledger_and_importance",
+    "cascade_models": "geowidth.cascade.models",
+    "matched_uniform": "geowidth.cascade.models",
     "prune": "geowidth.cascade.pruning",
     "RULES": "geowidth.cascade.scores",
     "Rule": "geowidth.cascade.scores",
