@@ -1,4 +1,4 @@
-"""Models A, F and AF at the uniform model's budget, the uniform models that match them, and their way into a training."""
+"""Models A, F and AF at the uniform model's budget, uniform models that match them, and their way into a training."""
 
 import dataclasses
 import math

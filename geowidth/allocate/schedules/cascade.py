@@ -41,7 +41,7 @@ def cascade(problem, *, taper="ffn", start=1.5, end=0.5, heads=None, steps=4, he
 
 
 def stepped_heads(layers, heads, start, end, steps, multiple, share=1.0):
-    """Heads of every layer, int64 (layers,): `steps` levels from start to end, at most share * layers * heads in all."""
+    """Heads of every layer, int64 (layers,): `steps` levels from start to end, at most that share in all."""
     heads, steps = whole_number("heads", heads), min(whole_number("steps", steps), layers)
     multiple = whole_number("head_multiple", multiple)
     if heads % multiple:
