@@ -37,6 +37,8 @@ STAGES = (
     ("ffn.timings", 60, 200),
     ("ffn.odd_widths", 15, 60),
     ("ffn.sweep", 30, 200),
+    ("cascade.correctness", 20, 60),
+    ("cascade.timings", 40, 120),
 )
 
 

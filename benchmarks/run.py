@@ -22,6 +22,7 @@ BENCHMARKS = {
     "topology": ("benchmarks.topology", "degree-one diagrams and their 2-Wasserstein distance against their peers"),
     "pipeline": ("benchmarks.pipeline", "nine signals of every layer against the same by scipy, POT and gudhi"),
     "tapering": ("benchmarks.tapering", "training steps and inference of tapered widths against uniform ones"),
+    "cascade": ("benchmarks.cascade", "first token, time a token and throughput of CascadeFormer's models"),
 }
 
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import run, tapering
+from benchmarks import cascade, run, tapering
 from benchmarks.plot import draw
 from benchmarks.schema import COLUMNS, Row, read_rows, table, write_rows
 from benchmarks.timing import interleave, ratio
@@ -99,3 +100,50 @@ def test_models_of_unequal_size_are_not_timed(monkeypatch):
     monkeypatch.setattr(tapering, "widths", lambda name, _: (64 if name == "uniform" else 128,) * tapering.LAYERS)
     with pytest.raises(UserError, match="equal ones are needed"):
         tapering.configs(64, 8)
+
+
+def test_cascade_models_have_equal_counts_and_are_timed_beside_uniform_ones(tmp_path):
+    words = ["--quick", "--rounds", "1", "--batches", "1", "3", "--prompts", "5", "9", "--first", "9"]
+    out = tmp_path / "c.csv"
+    assert run.main(["cascade", *words, "--most-read", "9", "--out", str(out)]) == 0
+    rows = read_rows(out)
+    models = cascade.configs(cascade.SMALL, 0.8, 8)
+    assert len(models) == 7 and list(models)[:5] == ["uniform", "A", "F", "AF", "AF 0.8"]
+
+    def found(metric, mode, read):
+        return {r.provider: r.p50 for r in rows if (r.metric, r.mode, r.x_value) == (metric, f"{mode}, float32", read)}
+
+    token, first = "a token, batch 3", "first token, batch 1"
+    for mode, read in ((token, 5), (token, 9), (first, 9)):
+        flops, size, floor = (found(metric, mode, read) for metric in ("flops", "bytes", "floor"))
+        assert set(flops) == set(models) and all(value > 0 for value in floor.values())
+        assert len({flops[name] for name in ("uniform", "A", "F", "AF")}) == 1
+        assert len({size[name] for name in ("uniform", "A", "F", "AF")}) == 1
+        assert abs(flops["AF 0.8"] / flops["uniform, 4 layers"] - 1) < 0.01
+        assert found("ratio", mode, read).keys() == models.keys() - {"uniform"}
+    grown = found("bytes", token, 9)["uniform"] - found("bytes", token, 5)["uniform"]
+    assert grown == 3 * 4 * 2 * sum(models["uniform"].key_heads_by_layer) * 16 * 4
+    assert not found("wall", "first token, batch 3", 9)  # 27 tokens, more than were asked for
+    seconds, rates = found("cpu", token, 9), found("tokens a second", token, 9)
+    assert all(rates[name] * seconds[name] == pytest.approx(3, rel=1e-4) for name in models)
+    request = found("cpu", "request, batch 1", 9)
+    parts = found("cpu", first, 9)["AF"] + 63 * found("cpu", "a token, batch 1", 9)["AF"]
+    assert request["AF"] == pytest.approx(parts, rel=1e-4)
+
+
+def test_counted_multiplications_of_a_token_are_those_of_its_products():
+    config = cascade.SMALL
+    flops, size = cascade.Mode("a token", 2, 10).counts(config, 4)
+    weights = config.attention_parameters + config.ffn_parameters + config.vocabulary * config.dimension
+    assert flops == 2 * (2 * weights + 5 * 2 * 2 * 64 * 11)
+    assert size == 4 * weights + 2 * 5 * 2 * 64 * 11 * 4
+    flops, _ = cascade.Mode("first token", 1, 1).counts(config, 4)
+    assert flops == cascade.Mode("a token", 1, 0).counts(config, 4)[0]
+
+
+def test_a_cache_that_gives_other_logits_is_not_timed(monkeypatch):
+    models = cascade.built(cascade.configs(cascade.SMALL, 0.8, 8), torch.float32, 0)
+    cascade.check(models, torch.zeros(1, 7, dtype=torch.int64))
+    monkeypatch.setattr(cascade, "cached_logits", lambda model, tokens, cache, every: model(tokens))
+    with pytest.raises(UserError, match="nothing was timed"):
+        cascade.check(models, torch.arange(12)[None])
