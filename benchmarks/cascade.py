@@ -10,7 +10,7 @@ better is no question of this benchmark.
 All models and modes take turns within every round; ratios are taken round by round. Before anything is timed, logits
 with kept keys and values are compared with those without.
 
-Modes: "first token" (a prompt is read, logits after its last token), "a token" (one more, after that many). "request" is
+Modes: "first token" (a prompt is read, logits after its last one), "a token" (one more, after that many). "request" is
 their sum for 64 tokens. For a token the cache holds random keys and values, which cost what others do. Floor: FLOPs and
 bytes that cannot be avoided, at the rates of a matrix product and of a matrix-vector product in the same rounds. Rates,
 tokens a second and ratios are by CPU seconds where there is one thread, since others may use the machine; by the wall
