@@ -150,6 +150,9 @@ def check_kept(ffns: FFNs, kept: Sequence[torch.Tensor]) -> None:
                 f"neurons to keep of layer {ffn.layer} are no ascending int64 indices below its width {ffn.width}; "
                 "take them from kept_neurons"
             )
+        if len(indices) < ffn.least:
+            kind = type(ffn.home).__name__
+            raise UserError(f"layer {ffn.layer} would keep no neuron, which its {kind} cannot compute; keep 1 or more")
 
 
 def checked_ridges(ridge: float | Sequence[float] | None) -> tuple[float, ...]:

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-RIDGES = (1e-1, 1e-2, 1e-3)  # shares of the mean diagonal of G among which held-out tokens choose
+RIDGES = (1.0, 0.3, 0.1, 0.03)  # shares of the mean diagonal of G among which held-out tokens choose
+ROUGH = 1e-3  # from this ridge on, single precision tells which is best
+STRIPE = 256  # columns of a Gram matrix that are made at once
 KEPT_OUT = 5  # every how many windows one is kept out for that choice
 
 
@@ -53,6 +55,7 @@ def kept_out_windows(windows: int) -> int:
     return max(1, windows // KEPT_OUT)
 
 
+@torch.no_grad()
 def corrected(
     hidden: torch.Tensor,
     columns: torch.Tensor,
@@ -92,21 +95,21 @@ class _Problem:
         self.goal, self.back = (go, gone_columns) if go.shape[1] < lost.shape[1] else (lost, None)
         self.normal: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def solve(self, ridge, tokens):
-        """C (d, kept) in float64 over the first `tokens` tokens; None where G is 0."""
+    def solve(self, ridge, tokens, dtype=torch.float64):
+        """C (d, kept) over the first `tokens` tokens; None where G is 0."""
         gram, right = self._normal(tokens)
-        mean = float(gram.diagonal().mean())
+        mean = float(gram.diagonal().mean(dtype=torch.float64))
         if not mean > 0:
             return None
-        damped = gram.clone()
+        damped = gram.to(dtype, copy=True)
         damped.diagonal().add_(ridge * mean)
-        found = _solved(damped, right).T
-        return found if self.back is None else self.back.double() @ found
+        found = _solved(damped, right.to(dtype)).T
+        return found if self.back is None else self.back.to(dtype) @ found
 
     def intercept(self, columns, tokens):
         """What goes into the bias, (d,) float64: the mean of what C leaves."""
-        left = self.lost[:tokens].double().mean(0)
-        return left if columns is None else left - columns @ self.stay[:tokens].double().mean(0)
+        left = self.lost[:tokens].mean(0, dtype=torch.float64)
+        return left if columns is None else left - columns.double() @ self.stay[:tokens].mean(0, dtype=torch.float64)
 
     def chosen(self, ridges):
         """The Correction of the ridge that leaves least on the kept-out tokens. Errors fall, then rise, along the
@@ -114,7 +117,8 @@ class _Problem:
         best, best_error = None, self._error(None)
         none = best_error
         for ridge in sorted(ridges, reverse=True):
-            error = self._error(self.solve(ridge, self.fitted))
+            dtype = self.stay.dtype if ridge >= ROUGH else torch.float64
+            error = self._error(self.solve(ridge, self.fitted, dtype))
             if not error < best_error:
                 break
             best, best_error = ridge, error
@@ -133,22 +137,31 @@ class _Problem:
         return float(torch.linalg.vector_norm(left, dtype=torch.float64) ** 2)
 
     def _normal(self, tokens):
-        """(G, H_S^T goal) over the first tokens, in float64; sums over more tokens go on from those over fewer."""
+        """(G, H_S^T goal) over the first tokens, of G the lower triangle; sums over more tokens go on from fewer."""
         if tokens not in self.normal:
             stay, goal = self.stay, self.goal
             if self.bias:
                 stay, goal = stay - stay[:tokens].mean(0), goal - goal[:tokens].mean(0)
             begin = 0 if self.bias or self.fitted not in self.normal else self.fitted
-            gram = (stay[begin:tokens].T @ stay[begin:tokens]).double()
-            right = (stay[begin:tokens].T @ goal[begin:tokens]).double()
+            gram, right = _lower_gram(stay[begin:tokens]), stay[begin:tokens].T @ goal[begin:tokens]
             if begin:
-                gram, right = gram + self.normal[begin][0], right + self.normal[begin][1]
+                gram, right = gram.add_(self.normal[begin][0]), right.add_(self.normal[begin][1])
             self.normal[tokens] = gram, right
         return self.normal[tokens]
 
 
+def _lower_gram(rows):
+    """rows^T rows, of which what stands above the diagonal, but for a part, is left out: nobody reads it."""
+    found = rows.new_zeros(rows.shape[1], rows.shape[1])
+    for begin in range(0, rows.shape[1], STRIPE):
+        end = begin + STRIPE
+        torch.mm(rows[:, begin:end].T, rows[:, :end], out=found[begin:end, :end])
+    return found
+
+
 def _solved(matrix, right):
-    """matrix^-1 right for a symmetric positive matrix; where rounding left it singular, the solution of least norm."""
+    """matrix^-1 right for a symmetric positive matrix, of which the lower triangle counts; where rounding left it
+    singular, the solution of least norm."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if not failed:
         return torch.cholesky_solve(right, factor)

@@ -80,6 +80,11 @@ class FFN:
         return 0 if self.down is None else self.down.parameter.shape[self.down.axis]
 
     @property
+    def least(self) -> int:
+        """The smallest width that its modules can compute: GPT-2's Conv1D cannot have none."""
+        return int(type(self.home).__name__ == "Conv1D")
+
+    @property
     def has_bias(self) -> bool:
         return self.home is not None and getattr(self.home, self.bias, None) is not None
 
