@@ -39,12 +39,20 @@ BATCH = 8  # windows in a forward pass
 
 
 def draw_held_out(
-    opened: OpenedModel, corpus: Corpus, split: str, *, windows: int = 32, context: int | None = None, seed: int = 0
+    opened: OpenedModel,
+    corpus: Corpus,
+    split: str,
+    *,
+    windows: int = 32,
+    context: int | None = None,
+    seed: int = 0,
+    fewer: bool = False,
 ) -> HeldOut:
     """`windows` windows of a split of `corpus`, drawn without replacement by `seed`, as `opened` reads them.
 
-    context: tokens a window (default: see OpenedModel.sequences). Special tokens around a text are no targets. Raises
-    UserError for a text with fewer windows, and for ids the model does not know.
+    context: tokens a window (default: see OpenedModel.sequences). Special tokens around a text are no targets. fewer:
+    where a text has fewer windows, all of them are taken, two at least. Raises UserError for a text with fewer windows,
+    and for ids the model does not know.
     """
     return several_held_out(opened, corpus, split, (seed,), windows=windows, context=context)[0]
 
@@ -63,6 +71,7 @@ def several_held_out(
     if context is not None and opened.longest is not None and whole("context", context, 2) > opened.longest:
         raise UserError(f"context is {context}; the model takes at most {opened.longest} tokens")
     sequences = opened.held_out(corpus, context, split)
+    windows = min(windows, max(2, len(sequences))) if fewer else windows
     if len(sequences) < windows:
         raise UserError(
             f"{windows} windows asked for; the {split} split of {corpus.source!r} has {len(sequences)} of "

@@ -30,6 +30,7 @@ COMMANDS = {
     "calibrate": ("geowidth.cli.calibrate", "loss-versus-width curves, held against measured work"),
     "cascade": ("geowidth.cli.cascade", "importance of every block beside the gradients it got"),
     "prune": ("geowidth.cli.prune", "remove whole blocks from a model, by gradients or other rules"),
+    "slice": ("geowidth.cli.slice", "make a pretrained model narrower, as much as each layer allows"),
     "generate": ("geowidth.cli.generate", "let a model continue a text"),
     "compare": ("geowidth.cli.compare", "paired statistics of trained arms"),
     "report": ("geowidth.cli.report", "draw a run folder as one HTML page with CSV and JSON beside it"),

@@ -64,8 +64,8 @@ def write_hf(checkpoint: Checkpoint, folder: Path) -> list[str]:
     shape, config = checkpoint.shape, stock_config(checkpoint)
     config |= {} if shape.layer_heads is None else {HEADS_FIELD: list(shape.layer_heads)}
     config |= {} if shape.gated else {GATE_FIELD: False}
-    _write_tapered_config(folder, shape.family, config, shape.widths)
-    _write_weights(folder, _without_empty_layers(checkpoint), checkpoint.files)
+    write_tapered_config(folder, shape.family, config, shape.widths)
+    write_weights(folder, _without_empty_layers(checkpoint), checkpoint.files)
     return [f"load with AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)"]
 
 
@@ -75,7 +75,7 @@ def write_hf_padded(checkpoint: Checkpoint, folder: Path) -> list[str]:
     widest = max(1, *checkpoint.shape.widths)
     wide = padded(checkpoint, [widest] * checkpoint.shape.layers)
     write_config(folder, stock_config(wide))
-    _write_weights(folder, wide.tensors, checkpoint.files)
+    write_weights(folder, wide.tensors, checkpoint.files)
     share = sum(checkpoint.shape.widths) / (widest * checkpoint.shape.layers)
     return [f"every FFN is {widest} wide here; {1 - share:.0%} of that is zero padding, which costs memory and time"]
 
@@ -104,7 +104,7 @@ def write_nemotron(checkpoint: Checkpoint, folder: Path) -> list[str]:
     config |= {"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"]}
     write_config(folder, config | {"auto_map": auto_map, "block_configs": nemotron_blocks(wide.shape)})
     records.write_text(folder / f"{MODULE}.py", text)
-    _write_weights(folder, _without_empty_layers(wide), checkpoint.files)
+    write_weights(folder, _without_empty_layers(wide), checkpoint.files)
     return _padding_words(shape.widths, widths, f"this format states widths in steps of {NEMOTRON_STEP}")
 
 
@@ -190,7 +190,7 @@ def write_untrained_hf(config: dict[str, Any], widths: Sequence[int], folder: Pa
         config = with_older_rope(config, where)
     elif (heads := config.get("num_attention_heads")) and HEADS_FIELD in config:
         heads_by_layer(config, heads, config.get("num_key_value_heads") or heads, len(widths), where)
-    _write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
+    write_tapered_config(folder, family, {**config, "intermediate_size": max(widths)}, widths)
     return [
         "no weights: start with AutoModelForCausalLM.from_config("
         f"AutoConfig.from_pretrained({str(folder)!r}, trust_remote_code=True), trust_remote_code=True)"
@@ -244,7 +244,11 @@ def _into(out, write, form, widths):
     return [word.replace(str(aside_of(out)), str(out)) for word in written_whole(out, filled)]
 
 
-def _write_tapered_config(folder, family, config, widths):
+def write_tapered_config(folder: Path, family: str, config: dict[str, Any], widths: Sequence[int]) -> None:
+    """config.json of a family's model with one FFN width a layer, and the modelling file that reads it.
+
+    config   of the stock family, intermediate_size the widest. family: a name of geowidth.exchange.remote_code.CLASSES
+    """
     prefix = f"Tapered{CLASSES[family][0].removesuffix('Config')}"
     text, auto_map = modelling_file(family, TAPERED + family, prefix)
     config = {**config, "model_type": TAPERED + family, "architectures": [f"{prefix}ForCausalLM"]}
@@ -260,7 +264,8 @@ def _without_empty_layers(checkpoint):
     return {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(prefixes)}
 
 
-def _write_weights(folder, tensors, files):
+def write_weights(folder: Path, tensors: Mapping[str, torch.Tensor], files: Mapping[str, str | bytes]) -> None:
+    """model.safetensors, and {name: text, or bytes} of what stands beside it."""
     write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
     write_files(folder, files)
 

@@ -1,0 +1,296 @@
+"""From a pretrained model to a narrower checkpoint: widths, neurons, correction, healing, judgement, record.
+
+Nothing is overwritten: the result appears whole, by a rename, and every stage before is kept (geowidth.slicing.stages).
+Rules and correction look at windows of the validation split of the text, healing at the training split, and the losses
+are of windows of the test split, of the checkpoint as it was written and opened again.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from geowidth import memory, records
+from geowidth.artifacts.schedule import Schedule
+from geowidth.cascade.held_out import HeldOut, draw_held_out, mean_and_error
+from geowidth.devices import device_named
+from geowidth.errors import UserError
+from geowidth.exchange.checkpoint import read_config
+from geowidth.exchange.fields import DEFAULTS
+from geowidth.exchange.folders import aside_of, check_free, written_whole
+from geowidth.exchange.shape import TAPERED
+from geowidth.files import PathLike
+from geowidth.measure.families import known_types
+from geowidth.measure.opening import OpenedModel, converted, located, open_model
+from geowidth.models.storage import CONFIG_FILE
+from geowidth.slicing.apply import check_calibration, checked_ridges, slice_in_place
+from geowidth.slicing.evidence import Evidence
+from geowidth.slicing.ffns import FFNs, ffns_of
+from geowidth.slicing.healing import check_room_to_heal, forget, heal
+from geowidth.slicing.judge import check_same, compared, judged_losses, sizes, state_errors, timed
+from geowidth.slicing.request import SliceRequest
+from geowidth.slicing.scores import neuron_scores
+from geowidth.slicing.selection import kept_neurons
+from geowidth.slicing.stages import Stages, fingerprint, stages_of
+from geowidth.slicing.targets import Parameters, Target
+from geowidth.slicing.widths import Asked, fixed_widths, slice_widths
+from geowidth.slicing.write import reopened, write_sliced
+from geowidth.text.corpus import Corpus, load_corpus
+
+KIND, SCHEMA = "geowidth.slice", 1
+RECORD_FILE = "slice.json"
+CALIBRATION, TRAINING, JUDGED = "validation", "train", "test"  # splits: see the module
+
+
+def slice_model(
+    model: PathLike,
+    out: PathLike,
+    request: SliceRequest,
+    *,
+    download: bool = False,
+    cache: PathLike | None = None,
+    watch: Callable[[str], object] | None = None,
+) -> dict[str, Any]:
+    """Slice a model into the new folder `out`; returns the record that stands there as slice.json.
+
+    model      a folder by geowidth train, a Hugging Face folder or name, smollm2, minilm, a .gguf file
+    request    what is asked for
+    download   whether a Hugging Face name may be fetched. cache: folder for converted models
+    watch      called with the name of every stage once it is kept
+
+    A call that was stopped is gone on with by the same call. Raises UserError before any work for bad arguments and
+    models that cannot be sliced, and where the written model does not compute what was sliced.
+    """
+    check_free(out)
+    where = device_named(request.device)
+    path = located(model, download)
+    folder = converted(path, cache) if path.suffix == ".gguf" else path
+    causal = predicts_tokens(folder)
+    if not causal and request.healing is not None:
+        raise UserError(f"{model} predicts no next token, and healing trains on that; leave --heal out")
+    opened = open_model(model, download=download, cache=cache, causal=causal)
+    opened.model.float().to(where)
+    ffns = ffns_of(opened.model)
+    job = Job(opened, folder, ffns, request, load_corpus(request.corpus), causal)
+    job.check()
+    settings = {"model": fingerprint(folder), "name": opened.source["name"], "corpus_digest": job.corpus.digest}
+    with stages_of(out, settings | request.to_json(), watch) as stages:
+        return job.work(stages, Path(out))
+
+
+def takes_biases(folder: Path) -> bool:
+    """Whether a model without biases in its FFNs may get them: its config states whether there are."""
+    if (folder / CONFIG_FILE).is_file():
+        return False
+    kind = str(read_config(folder).get("model_type")).removeprefix(TAPERED)
+    return "mlp_bias" in DEFAULTS.get(kind, ())
+
+
+def predicts_tokens(folder: Path) -> bool:
+    """Whether the model in a folder is a causal one. An unknown kind counts as one: opening it says what is known."""
+    if (folder / CONFIG_FILE).is_file():
+        return True
+    family = known_types().get(str(read_config(folder).get("model_type")).removeprefix(TAPERED))
+    return family is None or family.causal
+
+
+@dataclass(frozen=True)
+class Job:
+    """One slicing: the opened model, the folder it came from, its FFNs, what is asked for, and the text."""
+
+    opened: OpenedModel
+    folder: Path
+    ffns: FFNs
+    request: SliceRequest
+    corpus: Corpus
+    causal: bool
+
+    def drawn(self, split: str, windows: int, fewer: bool = False) -> HeldOut:
+        """Windows of a split; fewer: those there are, where there are fewer."""
+        context, seed = self.request.context, self.request.seed
+        return draw_held_out(self.opened, self.corpus, split, windows=windows, context=context, seed=seed, fewer=fewer)
+
+    @cached_property
+    def calibration(self) -> HeldOut:
+        return self.drawn(CALIBRATION, self.request.calibration_windows)
+
+    @cached_property
+    def judged(self) -> HeldOut:
+        return self.drawn(JUDGED, self.request.windows)
+
+    def check(self) -> None:
+        """Refuse now what would be refused after hours."""
+        request = self.request
+        if request.bias and not (self.ffns.biases or takes_biases(self.folder)):
+            raise UserError(
+                f"{self.opened.source['name']} has no place for a bias in its down-projections; leave --bias out"
+            )
+        if request.correct:
+            self._check_calibration()
+        size = sum(p.numel() * p.element_size() for p in self.opened.model.parameters())
+        if request.device == "cpu":
+            memory.check("a second copy of the model", size, "give --stream, which holds one layer at a time")
+        if request.healing is not None:
+            check_room_to_heal(self.opened.model)
+        _ = self.judged
+
+    def _check_calibration(self):
+        """Refuse too little text for the correction. Where widths are not known yet, any layer may keep nearly all."""
+        asked = None if isinstance(self.request.target, Schedule) else Asked.parse(self.request.by)
+        known = asked is None or not asked.reads
+        widths = self._schedule(Evidence(self.ffns))["widths"] if known else [w - 1 for w in self.ffns.widths]
+        check_calibration(self.ffns, [torch.arange(w) for w in widths], self.calibration, checked_ridges(self.request.ridge))
+
+    def work(self, stages: Stages, out: Path) -> dict[str, Any]:
+        """All stages, and the result moved to `out`; returns its record."""
+        before = np.array(stages.json("whole", self._whole)["losses"])
+        widths = stages.json("widths", lambda: self._schedule(self._evidence(stages)))
+        kept = [torch.tensor(layer, dtype=torch.int64) for layer in stages.json("neurons", lambda: self._kept(widths))]
+        if not stages.path("model").is_dir():
+            self._write(stages, kept, before)
+        facts = {"widths": widths["widths"], "schedule": widths["schedule"], "kept": [ranges(layer) for layer in kept]}
+        record = self._facts() | facts | stages.json("judged", lambda: self._judged(stages, before, widths["widths"]))
+        for name in ("correction", "heal", "notes"):
+            path = stages.path(f"{name}.json")
+            record[name] = records.read_json(path) if path.is_file() else None
+        record["notes"] = [note.replace(str(aside_of(stages.path("model"))), str(out)) for note in record["notes"]]
+        records.write_json(stages.path("model") / RECORD_FILE, record)
+        if out.is_dir():
+            out.rmdir()
+        stages.path("model").rename(out)
+        return records.read_json(out / RECORD_FILE, KIND, SCHEMA)
+
+    def _facts(self):
+        """What the record says beside what was found."""
+        text = {"calibration": self.calibration.settings, "judged": self.judged.settings}
+        facts = {"source": self.opened.source, "settings": self.request.to_json(), "text": text}
+        facts |= {"layers": len(self.ffns), "widths_before": self.ffns.widths}
+        return {"kind": KIND, "schema": SCHEMA, **facts, "environment": records.environment()}
+
+    def _whole(self):
+        """Losses of the whole model; of one that predicts no next token there are none."""
+        losses = judged_losses(self.opened.model, self.judged, "loss of the whole model") if self.causal else []
+        return {"losses": losses}
+
+    def _schedule(self, evidence):
+        """{"widths", "schedule"}: how many neurons every layer keeps, and what decided."""
+        request = self.request
+        if isinstance(request.target, Schedule):
+            return {"widths": fixed_widths(request.target, evidence.sizes), "schedule": request.target.to_json()}
+        names = ("multiple", "tensor_parallel", "max_distinct_widths", "floor", "seed")
+        options = {name: getattr(request, name) for name in names}
+        schedule = slice_widths(request.by, evidence, self.target, **options)
+        return {"widths": schedule.widths, "schedule": schedule.to_json()}
+
+    @property
+    def target(self) -> Target:
+        """The target, less the parameters of biases that are yet to be made."""
+        target = self.request.target
+        assert not isinstance(target, Schedule)
+        if not isinstance(target, Parameters) or not self.request.bias or self.ffns.biases:
+            return target
+        return replace(target, added=len(self.ffns) * self.ffns.dimension + 2 * sum(self.ffns.widths))
+
+    def _evidence(self, stages):
+        return Evidence(
+            self.ffns,
+            self.calibration,
+            self.request.neurons,
+            kept_in=stages.path("measured"),
+            seed=self.request.seed,
+            skip=max(1, len(self.opened.prefix)),
+            tail=len(self.opened.suffix),
+        )
+
+    def _kept(self, widths):
+        """The neurons that stay, ascending, layer by layer."""
+        scores = neuron_scores(self.ffns, self.calibration, self.request.neurons, seed=self.request.seed)
+        return [layer.tolist() for layer in kept_neurons(scores, widths["widths"])]
+
+    def _write(self, stages, kept, before):
+        """Slice a copy of the model, heal it, and write it to the stage "model"."""
+        student = copy.deepcopy(self.opened.model)
+        ffns = ffns_of(student)
+        self._slice(stages, ffns, kept)
+        if self.request.healing is not None:
+            self._heal(stages, student, before)
+        dtype = None if self.request.dtype == "keep" else getattr(torch, self.request.dtype)
+
+        def fill(folder):
+            records.write_json(
+                stages.path("notes.json"), write_sliced(self.folder, student, ffns.widths, folder, dtype)
+            )
+            check_same(student, self._opened_again(folder), self.judged)
+
+        written_whole(stages.path("model"), fill)
+        stages.done("model")
+
+    def _slice(self, stages, ffns, kept):
+        """Slice the copy, or put in what an earlier call made of it."""
+
+        def make():
+            request = self.request
+            ridge = request.ridge if request.correct else None
+            calibration = self.calibration if request.correct or request.bias else None
+            report = slice_in_place(ffns, kept, calibration, ridge=ridge, bias=request.bias, label="slice")
+            records.write_json(stages.path("correction.json"), report.to_json())
+            return {f"{ffn.layer}/{n}": p for ffn in ffns for n, p in enumerate(ffn.parameters)}
+
+        tensors = stages.tensors("sliced", make)
+        for ffn, indices in zip(ffns, kept, strict=True):
+            ffn.keep(indices)  # of one that is sliced already nothing is taken
+            if self.request.bias and ffn.down is not None and not ffn.has_bias:
+                ffn.add_bias(ffn.columns().new_zeros(ffns.dimension))
+            for number, parameter in enumerate(ffn.parameters):
+                parameter.data.copy_(tensors[f"{ffn.layer}/{number}"])
+        ffns.state_widths()
+
+    def _heal(self, stages, student, before):
+        """Heal the copy, or put in what an earlier call made of it."""
+        healing = self.request.healing
+
+        def make():
+            text = self.drawn(TRAINING, healing.windows, fewer=True)
+            sliced = stages.json("not-healed", lambda: {"losses": judged_losses(student, self.judged, "loss, sliced")})
+            told = heal(
+                student, text, healing, stages.path("healing"), teacher=self.opened.model, seed=self.request.seed
+            )
+            told |= {"text": text.settings, "without": compared(before, np.array(sliced["losses"]))}
+            records.write_json(stages.path("heal.json"), told)
+            return dict(student.named_parameters())
+
+        tensors = stages.tensors("healed", make)
+        forget(stages.path("healing"))
+        for name, parameter in student.named_parameters():
+            parameter.data.copy_(tensors[name])
+
+    def _opened_again(self, folder):
+        """The written model, as the source was opened: what is compared differs in its weights alone."""
+        return reopened(folder, self.opened.model, self.causal).to(self.request.device)
+
+    def _judged(self, stages, before, widths):
+        """Losses, parameters, time and memory of the written model beside the whole one's."""
+        model, whole = self._opened_again(stages.path("model")), self.opened.model
+        if self.causal:
+            found = compared(before, judged_losses(model, self.judged, "loss of the sliced model"))
+        else:
+            found = {"states": mean_and_error(state_errors(whole, model, self.judged, "states"))}
+        return (
+            found | sizes(self.ffns, model, widths, stages.path("model")) | {"time": timed(whole, model, self.judged)}
+        )
+
+
+def ranges(indices: torch.Tensor) -> str:
+    """Ascending numbers in words, as in "0-5 7": 0 to 5 and 7."""
+    runs: list[list[int]] = []
+    for index in indices.tolist():
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
