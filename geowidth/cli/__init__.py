@@ -42,7 +42,18 @@ COMMANDS = {
 }
 
 OF_MANY_PROCESSES = ("train", "measure", "doctor")  # commands that the processes of torchrun share
-CONFIGURED = ("run", "train", "measure", "allocate", "plan", "cost", "calibrate", "compare", "export")  # take --config
+CONFIGURED = (
+    "run",
+    "train",
+    "measure",
+    "allocate",
+    "plan",
+    "cost",
+    "calibrate",
+    "compare",
+    "export",
+    "slice",
+)  # take --config
 LONGEST_LINE = 2000  # characters of an error: a value from a file may have millions
 
 

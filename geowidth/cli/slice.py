@@ -137,9 +137,7 @@ def run(arguments):
     request = requested(arguments)
     from geowidth.slicing.pipeline import slice_model
 
-    record = slice_model(
-        arguments.model, arguments.out, request, download=arguments.download, cache=arguments.cache
-    )
+    record = slice_model(arguments.model, arguments.out, request, download=arguments.download, cache=arguments.cache)
     print("\n".join(lines(record, arguments.out)))
 
 
@@ -147,10 +145,10 @@ def requested(arguments):
     """The SliceRequest of the command line."""
     from geowidth.slicing.request import SliceRequest, target_of
 
-    names = ("keep", "parameters", "latency", "cost", "schedule")
+    rule, names = _rule(arguments), ("keep", "parameters", "latency", "cost", "schedule")
     target = target_of(**{name: getattr(arguments, name) for name in names})
     given = {name: getattr(arguments, name) for name in OPTIONS}
-    given["by"] = _rule(arguments)
+    given["by"] = rule
     if arguments.no_correction and arguments.ridge is not None:
         raise UserError("--ridge came with --no-correction, which has no use for it; leave one of them out")
     if arguments.ridge is not None:
@@ -163,7 +161,9 @@ def _rule(arguments):
     if arguments.schedule is not None:
         given = next((n for n in ("by", "geometry", "statistic", "floor") if getattr(arguments, n) is not None), None)
         if given:
-            raise UserError(f"--{given} came with --schedule, whose widths are taken as they are; leave one of them out")
+            raise UserError(
+                f"--{given} came with --schedule, whose widths are taken as they are; leave one of them out"
+            )
     rule = arguments.by or "uniform"
     for name in ("geometry", "statistic"):
         value = getattr(arguments, name)
@@ -217,14 +217,15 @@ def _losses(record):
     if record["heal"] is not None:
         heal = record["heal"]
         yield f"before healing: {_loss(heal['without'])}"
-        yield f"healing: {heal['steps']} steps, {heal['tokens']:,} tokens, its loss {heal['first']:.4f} to {heal['last']:.4f}"
+        ends = f"{heal['first']:.4f} to {heal['last']:.4f}"
+        yield f"healing: {heal['steps']} steps, {heal['tokens']:,} tokens, its loss {ends}"
 
 
 def _loss(record):
-    difference = record["difference"]
+    before, after, difference = (record[name] for name in ("loss_before", "loss_after", "difference"))
     return (
-        f"{record['loss_before']['mean']:.4f} before, {record['loss_after']['mean']:.4f} after; {difference['mean']:+.4f} "
-        f"with a standard error of {difference['standard_error']:.4f} (nats per token, paired)"
+        f"{before['mean']:.4f} before, {after['mean']:.4f} after; {difference['mean']:+.4f} with a standard error of "
+        f"{difference['standard_error']:.4f} (nats per token, paired)"
     )
 
 

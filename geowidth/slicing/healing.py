@@ -55,8 +55,8 @@ class Healing:
     @property
     def settings(self) -> TrainingSettings:
         """Those of geowidth.train. No decay: the weights are trained ones, and not to be shrunk."""
-        sizes = {"steps": self.steps, "batch": self.batch, "microbatch": min(self.batch, self.microbatch)}
-        return TrainingSettings(**sizes, learning_rate=self.learning_rate, weight_decay=0.0, threads=1)
+        pieces = min(self.batch, self.microbatch)
+        return TrainingSettings(self.steps, self.batch, pieces, learning_rate=self.learning_rate, weight_decay=0.0)
 
     @property
     def windows(self) -> int:

@@ -6,6 +6,7 @@ are of windows of the test split, of the checkpoint as it was written and opened
 """
 
 import copy
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,7 +37,7 @@ from geowidth.slicing.judge import check_same, compared, judged_losses, sizes, s
 from geowidth.slicing.request import SliceRequest
 from geowidth.slicing.scores import neuron_scores
 from geowidth.slicing.selection import kept_neurons
-from geowidth.slicing.stages import Stages, fingerprint, stages_of
+from geowidth.slicing.stages import Stages, fingerprint, folder_of, stages_of
 from geowidth.slicing.targets import Parameters, Target
 from geowidth.slicing.widths import Asked, fixed_widths, slice_widths
 from geowidth.slicing.write import reopened, write_sliced
@@ -66,6 +67,8 @@ def slice_model(
     A call that was stopped is gone on with by the same call. Raises UserError before any work for bad arguments and
     models that cannot be sliced, and where the written model does not compute what was sliced.
     """
+    if (Path(out) / RECORD_FILE).is_file():  # what a kill between the last two steps left
+        shutil.rmtree(folder_of(out), ignore_errors=True)
     check_free(out)
     where = device_named(request.device)
     path = located(model, download)
@@ -144,7 +147,9 @@ class Job:
         asked = None if isinstance(self.request.target, Schedule) else Asked.parse(self.request.by)
         known = asked is None or not asked.reads
         widths = self._schedule(Evidence(self.ffns))["widths"] if known else [w - 1 for w in self.ffns.widths]
-        check_calibration(self.ffns, [torch.arange(w) for w in widths], self.calibration, checked_ridges(self.request.ridge))
+        if tuple(widths) != self.ffns.widths:
+            kept = [torch.arange(width) for width in widths]
+            check_calibration(self.ffns, kept, self.calibration, checked_ridges(self.request.ridge))
 
     def work(self, stages: Stages, out: Path) -> dict[str, Any]:
         """All stages, and the result moved to `out`; returns its record."""
@@ -168,14 +173,15 @@ class Job:
     def _facts(self):
         """What the record says beside what was found."""
         text = {"calibration": self.calibration.settings, "judged": self.judged.settings}
-        facts = {"source": self.opened.source, "settings": self.request.to_json(), "text": text}
+        facts: dict[str, Any] = {"source": self.opened.source, "settings": self.request.to_json(), "text": text}
         facts |= {"layers": len(self.ffns), "widths_before": self.ffns.widths}
         return {"kind": KIND, "schema": SCHEMA, **facts, "environment": records.environment()}
 
     def _whole(self):
         """Losses of the whole model; of one that predicts no next token there are none."""
-        losses = judged_losses(self.opened.model, self.judged, "loss of the whole model") if self.causal else []
-        return {"losses": losses}
+        return {
+            "losses": judged_losses(self.opened.model, self.judged, "loss of the whole model") if self.causal else ()
+        }
 
     def _schedule(self, evidence):
         """{"widths", "schedule"}: how many neurons every layer keeps, and what decided."""
@@ -217,8 +223,8 @@ class Job:
         student = copy.deepcopy(self.opened.model)
         ffns = ffns_of(student)
         self._slice(stages, ffns, kept)
-        if self.request.healing is not None:
-            self._heal(stages, student, before)
+        if (healing := self.request.healing) is not None:
+            self._heal(stages, student, before, healing)
         dtype = None if self.request.dtype == "keep" else getattr(torch, self.request.dtype)
 
         def fill(folder):
@@ -250,9 +256,8 @@ class Job:
                 parameter.data.copy_(tensors[f"{ffn.layer}/{number}"])
         ffns.state_widths()
 
-    def _heal(self, stages, student, before):
+    def _heal(self, stages, student, before, healing):
         """Heal the copy, or put in what an earlier call made of it."""
-        healing = self.request.healing
 
         def make():
             text = self.drawn(TRAINING, healing.windows, fewer=True)

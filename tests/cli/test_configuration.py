@@ -59,6 +59,10 @@ SAMPLES = {
     "plan": ({"task": "run", "preset": "pico", "json": True}, "run --preset pico --json"),
     "cost": ({"widths": "8:64:8", "model-dimension": 8}, "--widths 8:64:8 --model-dimension 8"),
     "export": ({"model": "here", "out": "there", "format": "hf"}, "here --out there --format hf"),
+    "slice": (
+        {"model": "here", "out": "there", "keep": 0.8, "by": "cosine", "ridge": [0.1, 0.01], "no_correction": True},
+        "here --out there --keep 0.8 --by cosine --ridge 0.1,0.01 --no-correction",
+    ),
 }
 
 

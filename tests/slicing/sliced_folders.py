@@ -53,9 +53,11 @@ def library_folder(path, kind, dtype=torch.float32, change=None, **changes):
     config = transformers.AutoConfig.for_model(kind, **SMALL | FAMILIES[kind] | changes)
     auto = transformers.AutoModel if kind in ENCODERS else transformers.AutoModelForCausalLM
     model = auto.from_config(config).to(dtype)
-    with torch.no_grad():  # biases of 0 and gains of 1 would hide what is exchanged or lost
+    with torch.no_grad():  # biases of 0, gains of 1 and FFNs that hardly add a thing would hide what is lost
         for parameter in model.parameters():
-            if parameter.ndim == 1:
+            if parameter.ndim == 2:
+                parameter.mul_(8)
+            else:
                 parameter.add_(torch.linspace(-0.2, 0.3, len(parameter)).to(dtype))
     if change is not None:
         change(model)

@@ -1,4 +1,4 @@
-"""Sliced models written and read back: by ourselves in this process, by transformers in one that knows nothing of us."""
+"""Sliced models written and read back: by ourselves here, by transformers in a process that knows nothing of us."""
 
 import json
 import os
@@ -175,7 +175,9 @@ def test_padding_is_nowhere_but_in_the_ffn(written):
     folder, *_ = found["gpt2", "unequal"]
     before, after = (load_file(p / "model.safetensors") for p in (folder.with_name("gpt2-whole"), folder))
     assert {n for n in before if not torch.equal(before[n], after[n])} == {
-        f"transformer.h.{layer}.mlp.{name}" for layer in (1, 2) for name in ("c_fc.weight", "c_fc.bias", "c_proj.weight")
+        f"transformer.h.{layer}.mlp.{name}"
+        for layer in (1, 2)
+        for name in ("c_fc.weight", "c_fc.bias", "c_proj.weight")
     }
     assert after["transformer.h.1.mlp.c_fc.weight"][:, 9:].abs().sum() == 0
     assert after["transformer.h.1.mlp.c_proj.weight"][9:].abs().sum() == 0
