@@ -54,7 +54,7 @@ def draw_held_out(
     where a text has fewer windows, all of them are taken, two at least. Raises UserError for a text with fewer windows,
     and for ids the model does not know.
     """
-    return several_held_out(opened, corpus, split, (seed,), windows=windows, context=context)[0]
+    return several_held_out(opened, corpus, split, (seed,), windows=windows, context=context, fewer=fewer)[0]
 
 
 def several_held_out(
@@ -65,6 +65,7 @@ def several_held_out(
     *,
     windows: int = 32,
     context: int | None = None,
+    fewer: bool = False,
 ) -> list[HeldOut]:
     """What `draw_held_out` gives for each of the seeds; the text is read once."""
     windows = whole("windows", windows, 2)

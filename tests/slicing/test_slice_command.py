@@ -42,7 +42,7 @@ def without_use(*neurons):
             for ffn in ffns_of(model):
                 for weight in ffn.rows:
                     if weight.parameter.ndim == 1:
-                        weight.put(weight.parameter + 1)
+                        weight.put(weight.parameter + 20)
                 columns = ffn.columns().clone()
                 columns[:, list(neurons)] = 0
                 ffn.put_columns(columns)
