@@ -49,7 +49,7 @@ class Study:
     def sensitivity(self, text):
         """What the loss grows by when one layer alone keeps half its neurons, (layers,), mean over the draws in which
         that was measured; None where it was in none."""
-        known = [row["sensitivity"] for (name, _), row in sorted(self.ground.items()) if name == text]
+        known = [row.get("sensitivity") for (name, _), row in sorted(self.ground.items()) if name == text]
         known = [values for values in known if values]
         return np.mean(known, axis=0) if known else None
 

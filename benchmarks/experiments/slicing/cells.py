@@ -7,7 +7,6 @@ Neurons are chosen and what remains is corrected by statistics of the whole mode
 
 import time
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -42,15 +41,27 @@ def correction(gram, mean, columns, kept, how):
     """
     if how == "none":
         return Correction()
-    gone = np.setdiff1d(np.arange(len(mean)), kept)
+    gone = torch.ones(len(mean), dtype=torch.bool)
+    gone[kept] = False
     lost = columns[:, gone].double()
     if how == "bias":
         return Correction(bias=lost @ mean[gone].double())
-    stay = gram[kept][:, kept].double()
-    stay.diagonal().add_(RIDGE * stay.diagonal().mean())
-    factor = torch.linalg.cholesky(stay)
-    right = gram[kept][:, gone].double() @ lost.T
-    return Correction(columns=torch.cholesky_solve(right, factor).T, ridge=RIDGE)
+    stay, cross = gram[kept][:, kept], gram[kept][:, gone]
+    few = cross.shape[1] < len(lost)  # solve for the neurons that go, or for what they add to the stream
+    right = cross if few else cross @ lost.T.float()
+    found = solved(stay, right).double()
+    return Correction(columns=lost @ found.T if few else found.T, ridge=RIDGE)
+
+
+def solved(gram, right):
+    """(gram + ridge)^-1 right, in float32 after scaling to a diagonal of ones, in float64 where that is singular."""
+    damped = gram.clone()
+    damped.diagonal().add_(RIDGE * gram.diagonal().mean())
+    scale = damped.diagonal().rsqrt()
+    factor, failed = torch.linalg.cholesky_ex(damped * scale[:, None] * scale)
+    if failed:
+        return torch.cholesky_solve(right.double(), torch.linalg.cholesky(damped.double()))
+    return torch.cholesky_solve(right * scale[:, None], factor) * scale[:, None]
 
 
 def apply(ground, kept, how):
@@ -65,7 +76,8 @@ def neurons_and_blocks(ground, arm, kept):
     """(widths, blocks that go) of an arm at a kept share."""
     ffns = ground.library.ffns
     if not arm.blocks:
-        schedule = slice_widths(arm.widths, ground.evidence(arm.neurons), Keep(kept), seed=ground.draw)
+        source = ground.library.first(ground.text) if arm.once else ground
+        schedule = slice_widths(arm.widths, source.evidence(arm.neurons), Keep(kept), seed=source.draw)
         return list(schedule.widths), []
     return depth_and_width(ffns, ground.library.blocks, ground.block_order, kept, arm.blocks)
 

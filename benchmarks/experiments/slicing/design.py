@@ -13,6 +13,7 @@ CALIBRATION, HELD_OUT = 32, 16  # windows of a draw; no window is in two draws
 SIGNAL_TOKENS, SIGNAL_WINDOWS = 256, 16
 SENSITIVITY_WINDOWS = 8  # calibration windows on which sensitivities are measured, other ones for each draw
 MAIN, OUTER = (0.8, 0.6), (0.5, 0.7, 0.9, 0.4)
+HALF = 0.5  # of its neurons that a layer alone keeps while its sensitivity is measured
 RIDGE = 1e-2  # of the mean diagonal, as in the figures by hand
 
 SIGNALS = tuple(f"{s}/{g}" for g in ("spherical", "hyperbolic", "raw") for s in ("topology", "shift", "gw"))
@@ -28,6 +29,7 @@ class Arm:
     widths      the rule for widths (geowidth.slicing.widths); None: blocks go instead
     neurons     the rule by which neurons stay (geowidth.slicing.scores)
     correction  "least squares"; "bias", FLAP's compensation; "none"
+    once        whether widths are those of draw 0 in all draws of a text: they come from losses, which are dear
     blocks      share of the parameters to remove that goes as whole blocks, the rest as neurons
     """
 
@@ -35,13 +37,14 @@ class Arm:
     widths: str = "uniform"
     neurons: str = "activation"
     correction: str = "least squares"
+    once: bool = False
     blocks: float = 0.0
 
 
 def geometry(signal):
     """The rule of widths by the square root of a signal "statistic/geometry", smoothed over depth."""
     statistic, place = signal.split("/")
-    return f"geometry:statistic={statistic},geometry={place},exponent=1"
+    return f"geometry:statistic={statistic},geometry={place}"
 
 
 def _controls(signal):
@@ -54,13 +57,13 @@ FIRST = (
     Arm("cosine", "cosine"),
     *(Arm(signal, geometry(signal)) for signal in CONTROLLED),
     *(arm for signal in CONTROLLED for arm in _controls(signal)),
-    Arm("sensitivity", "sensitivity"),
+    Arm("sensitivity", "sensitivity", once=True),
     Arm("threshold", "threshold"),
 )
 SECOND = (
-    Arm("curves", "curves"),
-    Arm("combined", "combined"),
-    Arm("FLAP", "threshold", "fluctuation", "bias"),
+    Arm("curves", "curves", once=True),
+    Arm("combined", "combined", once=True),
+    Arm("FLAP", "threshold:normalised=standard", "fluctuation", "bias"),
     Arm("Minitron", "uniform", "minitron", "none"),
     Arm("uniform, not corrected", correction="none"),
     Arm("linear", "linear"),

@@ -10,7 +10,7 @@ import os
 from benchmarks.experiments.slicing import design
 from benchmarks.experiments.slicing.analysis import CELLS, GROUND
 from benchmarks.experiments.slicing.cells import losses, run
-from benchmarks.experiments.slicing.ground import Library, Sizes
+from benchmarks.experiments.slicing.ground import Library, Sizes, round_to
 from geowidth import records
 from geowidth.errors import UserError
 from geowidth.measure.opening import open_model
@@ -51,6 +51,8 @@ def note_ground(library, ground, folder):
         "whole": [round(float(v), 5) for v in whole],
         "signals": ground.signals,
     }
+    if ground.draw == 0:
+        row["sensitivity"] = [round_to(v, 6) for v in ground.sensitivity]
     append(folder / GROUND, row)
 
 

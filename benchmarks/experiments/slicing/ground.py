@@ -92,10 +92,17 @@ class Library:
         return self._windows[text]
 
     def ground(self, text, draw):
-        """The Ground of a text and a draw; the last one alone is held in memory."""
+        """The Ground of a text and a draw; the last one alone is held in memory, beside those of draw 0."""
         if (text, draw) not in self._grounds:
-            self._grounds = {(text, draw): Ground(self, text, draw)}
+            self._grounds = {key: one for key, one in self._grounds.items() if key[1] == 0}
+            self._grounds[text, draw] = Ground(self, text, draw)
         return self._grounds[text, draw]
+
+    def first(self, text):
+        """The Ground of a text's draw 0."""
+        if (text, 0) not in self._grounds:
+            self._grounds[text, 0] = Ground(self, text, 0)
+        return self._grounds[text, 0]
 
 
 def part(text, start, stop):
@@ -173,6 +180,12 @@ class Ground:
             kept_in=self.folder,
             seed=self.draw,
         )
+
+    @cached_property
+    def sensitivity(self):
+        """What the loss of the sensitivity windows grows by when a layer alone keeps half its neurons, (layers,)."""
+        with products(self.library.half):
+            return self.evidence("activation").losses([design.HALF]).differences(design.HALF).mean(1)
 
     @cached_property
     def block_order(self):
