@@ -9,11 +9,9 @@ from scipy import stats
 
 from benchmarks.experiments.slicing import ROOT, analysis, cells, design, driver, ground, picture, results, table
 from benchmarks.experiments.slicing.analysis import Study, summarise
-from geowidth import records
-from geowidth.cascade.held_out import HeldOut, window_losses
+from geowidth.cascade.held_out import window_losses
 from geowidth.measure.opening import OpenedModel
 from geowidth.slicing.correction import corrected
-from geowidth.slicing.ffns import ffns_of
 from tests.cascade.cascade_models import library
 
 SIZES = ground.Sizes(context=16, calibration=6, held_out=3, sensitivity=2, tokens=24, windows=4, draws=2)
@@ -125,7 +123,9 @@ def test_no_window_is_in_two_draws_or_two_uses(tiny):
 
 def test_losses_are_those_of_window_losses(tiny):
     text = tiny.windows("code")[0][2]
-    assert cells.losses(tiny.opened.model, text, False) == pytest.approx(window_losses(tiny.opened.model, text), abs=1e-5)
+    assert cells.losses(tiny.opened.model, text, False) == pytest.approx(
+        window_losses(tiny.opened.model, text), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("kept", [4, 20])
@@ -175,7 +175,13 @@ def test_depth_leaves_no_more_parameters_than_uniform_widths(tiny):
 
 def test_cells_are_run_once_resumed_after_a_cut_line_and_drawn(tiny, tmp_path):
     arms = ("uniform", "cosine", "uniform, not corrected", "depth")
-    asked = [design.Cell(text, draw, kept, arm) for text in design.TEXTS for draw in (0, 1) for kept in design.MAIN for arm in arms]
+    asked = [
+        design.Cell(text, draw, kept, arm)
+        for text in design.TEXTS
+        for draw in (0, 1)
+        for kept in design.MAIN
+        for arm in arms
+    ]
     before = {name: value.clone() for name, value in tiny.opened.model.state_dict().items()}
     driver.run_cells(tiny, tmp_path, asked[:5])
     written = (tmp_path / analysis.CELLS).read_bytes()

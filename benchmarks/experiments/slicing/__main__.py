@@ -15,7 +15,9 @@ def main(argv=None):
     parser.add_argument("--run", action="store_true", help="compute the cells that are missing, then the tables")
     parser.add_argument("--prose", metavar="FOLDER", help="what benchmarks.experiments.prose wrote")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=TEXTS, help="run only the cells of these")
-    parser.add_argument("--work", type=Path, default=Path("runs/slicing"), help="what is kept between stops, not committed")
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/slicing"), help="what is kept between stops, not committed"
+    )
     parser.add_argument("--float32", action="store_true", help="products in float32 in place of bfloat16")
     given = parser.parse_args(argv)
     try:

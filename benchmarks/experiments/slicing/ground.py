@@ -29,8 +29,8 @@ from geowidth.measure.states import capture
 from geowidth.slicing.evidence import Evidence
 from geowidth.slicing.ffns import ffns_of
 from geowidth.slicing.hidden import HiddenStatistics
-from geowidth.text.corpus import load_corpus
 from geowidth.tensors import read_tensors, write_tensors
+from geowidth.text.corpus import load_corpus
 
 BATCH = 4  # windows in a pass whose products are added up in float64
 

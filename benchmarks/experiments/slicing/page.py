@@ -9,9 +9,9 @@ from geowidth.report import charts, style
 from geowidth.report.page import grid_table, section, tag, words
 
 ASKED = (
-    "SmolLM2-135M loses FFN neurons. Which ones go within a layer is the same for all arms but two; how many each layer "
-    "keeps is what differs. Every arm leaves as many parameters as uniform widths do. Loss is judged on windows that no "
-    "measurement saw, the same for all arms."
+    "SmolLM2-135M loses FFN neurons. Which ones go within a layer is the same for all arms but two; how many each "
+    "layer keeps is what differs. Every arm leaves as many parameters as uniform widths do. Loss is judged on windows "
+    "that no measurement saw, the same for all arms."
 )
 
 
@@ -26,14 +26,28 @@ def html(study):
         '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width,initial-scale=1">',
         words("title", picture.TITLE), tag("style", style.page_css()),
     ]  # fmt: skip
-    top = tag("header", words("p", "GeoWidth", class_="brand"), words("h1", picture.TITLE), words("p", ASKED, class_="lead"),
-              words("p", facts, class_="lead"))  # fmt: skip
+    leads = (words("p", text, class_="lead") for text in (ASKED, facts))
+    top = tag("header", words("p", "GeoWidth", class_="brand"), words("h1", picture.TITLE), *leads)
     parts = [
-        section("said", "What may be said", table.NOTE, tag("ul", *(words("li", line) for line in verdicts(found)), class_="notes")),
-        section("picture", "Against uniform widths", "Bars are 95 % intervals of one comparison alone.", tag("figure", drawing)),
+        section(
+            "said",
+            "What may be said",
+            table.NOTE,
+            tag("ul", *(words("li", line) for line in verdicts(found)), class_="notes"),
+        ),
+        section(
+            "picture",
+            "Against uniform widths",
+            "Bars are 95 % intervals of one comparison alone.",
+            tag("figure", drawing),
+        ),
         *(section(name, title, lead, *tables(make(study), title)) for name, title, lead, make in SECTIONS),
     ]
-    body = [tag("main", top, *parts), tag("div", id="tip", role="status", hidden="hidden"), tag("script", style.script())]
+    body = [
+        tag("main", top, *parts),
+        tag("div", id="tip", role="status", hidden="hidden"),
+        tag("script", style.script()),
+    ]
     return f"<!doctype html>\n{tag('html', tag('head', *head), chr(10), tag('body', *body), lang='en')}\n"
 
 

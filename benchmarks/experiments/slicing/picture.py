@@ -1,4 +1,4 @@
-"""The drawing of the study: every arm's difference from uniform at the main shares, and the few arms over all shares."""
+"""The drawing of the study: every arm against uniform at the main shares, and the few arms over all shares."""
 
 from benchmarks.experiments.slicing.analysis import contrast, summarise
 from benchmarks.experiments.slicing.design import ARMS, FEWER, MAIN, UNIFORM
@@ -92,7 +92,10 @@ def over_shares(study, width, height=240.0):
     values = [s.mean for points in lines.values() for _, s in points]
     y, ticks, words = charts.value_scale([*values, 0.0], frame.y_end, frame.top + 4, zero=False)
     x = Scale(0.05, 0.65, frame.left, frame.x_end)
-    parts = [label(LEFT, 15.0, "Over the share removed", "name"), label(LEFT, 31.0, "loss minus uniform\u2019s, nats a token", "soft")]
+    parts = [
+        label(LEFT, 15.0, "Over the share removed", "name"),
+        label(LEFT, 31.0, "loss minus uniform\u2019s, nats a token", "soft"),
+    ]
     parts.append(charts.grid(frame, y, ticks, words))
     parts += [label(x(1 - k), frame.y_end + 15, f"{1 - k:.0%}", "tick", "middle") for k in shares]
     ends = {}
@@ -117,7 +120,10 @@ def panels(study):
     second, _ = forest(study, MAIN[1], arms, wide, 14.0)
     third, lower = over_shares(study, LEFT + 2 * wide)
     place = "translate({} {})".format
-    parts = [element("g", first, transform=place(0, 44)), element("g", second, transform=place(charts.pixel(LEFT + wide), 44))]
+    parts = [
+        element("g", first, transform=place(0, 44)),
+        element("g", second, transform=place(charts.pixel(LEFT + wide), 44)),
+    ]
     parts.append(element("g", third, transform=place(0, charts.pixel(height + 58))))
     return "".join(parts), LEFT + 2 * wide + 12, height + lower + 66
 
@@ -127,7 +133,11 @@ def describe(study):
     rows = []
     for kept in MAIN:
         known = [(arm, interval(study, kept, arm)) for arm in ordered(study)]
-        rows += [f"{kept:.0%} kept, {arm}: {signed(v[0], 3)} ({signed(v[1], 3)} to {signed(v[2], 3)})." for arm, v in known if v]
+        rows += [
+            f"{kept:.0%} kept, {arm}: {signed(v[0], 3)} ({signed(v[1], 3)} to {signed(v[2], 3)})."
+            for arm, v in known
+            if v
+        ]
     return " ".join(rows)
 
 

@@ -92,20 +92,23 @@ def correlation_table(study):
     """Rank correlation of each signal with measured sensitivity, text by text."""
     by_text = {text: correlations(study, text) for text in TEXTS}
     known = [text for text in TEXTS if by_text[text]]
-    rows = []
-    for lines in zip(*(by_text[text] for text in known), strict=True):
-        row = [lines[0]["signal"]]
-        for line in lines:
-            for name in ("rho", "p", "holm_p", "given_depth", "holm_given_depth_p"):
-                value = line[name]
-                row.append("" if value is None else signed(value, 2) if name in ("rho", "given_depth") else short(value))
-        rows.append(row)
+    rows = [
+        [lines[0]["signal"], *(part for line in lines for part in _correlation(line))]
+        for lines in zip(*(by_text[text] for text in known), strict=True)
+    ]
     head = [f"{text}: {w}" for text in known for w in ("rho", "p", "Holm", "rho given depth", "Holm")]
     text = grid(["signal", *head], rows) if rows else ""
     for one in known:
         rho, p = depth_correlation(study, one)
         text += f"\n{one}: the layer's number alone has {signed(rho, 2)} (p {short(p)}).\n"
     return text
+
+
+def _correlation(line):
+    """The cells of one signal on one text."""
+    numbers = [line[name] for name in ("rho", "p", "holm_p", "given_depth", "holm_given_depth_p")]
+    forms = (lambda v: signed(v, 2), short, short, lambda v: signed(v, 2), short)
+    return ["" if v is None else form(v) for v, form in zip(numbers, forms, strict=True)]
 
 
 def losses_table(study):
@@ -116,7 +119,8 @@ def losses_table(study):
         whole = [sum(row["whole"]) / len(row["whole"]) for row in draws]
         line = [text, str(len(draws)), f"{sum(whole) / len(whole):.3f}" if whole else ""]
         for kept in study.shares:
-            means = [study.losses(c, kept, UNIFORM.name).mean() for c in study.clusters(kept, UNIFORM.name, texts=(text,))]
+            found = study.clusters(kept, UNIFORM.name, texts=(text,))
+            means = [study.losses(cluster, kept, UNIFORM.name).mean() for cluster in found]
             line.append(f"{sum(means) / len(means):.3f}" if means else "")
         rows.append(line)
     return grid(["text", "draws", "whole model", *(f"uniform, {kept:.0%} kept" for kept in study.shares)], rows)
