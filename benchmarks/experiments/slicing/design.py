@@ -47,8 +47,9 @@ def geometry(signal):
     return f"geometry:statistic={statistic},geometry={place}"
 
 
-def _controls(signal):
-    return [Arm(f"{control} {signal}", f"{control}-{geometry(signal)}") for control in CONTROLS]
+def control(name, signal):
+    """The arm of a signal's widths in another order."""
+    return Arm(f"{name} {signal}", f"{name}-{geometry(signal)}")
 
 
 UNIFORM = Arm("uniform")
@@ -56,28 +57,29 @@ FIRST = (
     UNIFORM,
     Arm("cosine", "cosine"),
     *(Arm(signal, geometry(signal)) for signal in CONTROLLED),
-    *(arm for signal in CONTROLLED for arm in _controls(signal)),
+    *(control(CONTROLS[0], signal) for signal in CONTROLLED),
     Arm("sensitivity", "sensitivity", once=True),
-    Arm("threshold", "threshold"),
 )
 SECOND = (
-    Arm("curves", "curves", once=True),
-    Arm("combined", "combined", once=True),
+    *(control(name, signal) for signal in CONTROLLED for name in CONTROLS[1:]),
+    Arm("threshold", "threshold"),
     Arm("FLAP", "threshold:normalised=standard", "fluctuation", "bias"),
     Arm("Minitron", "uniform", "minitron", "none"),
     Arm("uniform, not corrected", correction="none"),
     Arm("linear", "linear"),
-    *(Arm(signal, geometry(signal)) for signal in SIGNALS if signal not in CONTROLLED),
     Arm("depth", blocks=1.0),
     Arm("depth and width", blocks=0.5),
+    Arm("curves", "curves", once=True),
+    Arm("combined", "combined", once=True),
+    *(Arm(signal, geometry(signal)) for signal in SIGNALS if signal not in CONTROLLED),
 )
 ARMS = {arm.name: arm for arm in (*FIRST, *SECOND)}
 FEWER = ("uniform", "cosine", "topology/spherical", "shift/spherical", "sorted topology/spherical", "sensitivity")
 # (arms, kept shares, draws), one after the other
 PASSES = (
-    (tuple(arm.name for arm in FIRST), MAIN, (0, 1)),
+    (tuple(arm.name for arm in FIRST), MAIN, (0, 1, 2)),
     (tuple(arm.name for arm in SECOND), MAIN, (0,)),
-    (tuple(arm.name for arm in FIRST), MAIN, (2, 3, 4)),
+    (tuple(arm.name for arm in FIRST), MAIN, (3, 4)),
     (FEWER, OUTER, (0,)),
     (tuple(arm.name for arm in SECOND), MAIN, (1, 2, 3, 4)),
     (FEWER, OUTER, (1, 2, 3, 4)),

@@ -119,8 +119,8 @@ def losses_table(study):
         whole = [sum(row["whole"]) / len(row["whole"]) for row in draws]
         line = [text, str(len(draws)), f"{sum(whole) / len(whole):.3f}" if whole else ""]
         for kept in study.shares:
-            found = study.clusters(kept, UNIFORM.name, texts=(text,))
-            means = [study.losses(cluster, kept, UNIFORM.name).mean() for cluster in found]
+            where = study.clusters(kept, UNIFORM.name, texts=(text,))
+            means = [study.losses(cluster, kept, UNIFORM.name).mean() for cluster in where]
             line.append(f"{sum(means) / len(means):.3f}" if means else "")
         rows.append(line)
     return grid(["text", "draws", "whole model", *(f"uniform, {kept:.0%} kept" for kept in study.shares)], rows)
@@ -140,6 +140,6 @@ def everything(study):
     return "# Slicing SmolLM2-135M\n\n" + NOTE + "".join(f"\n## {title}\n\n{text}" for title, text in parts)
 
 
-NOTE = """Differences in nats a token on the same windows, mean over pairs (one a text and draw), standard error over pairs,
-in brackets that over windows alone; p is Holm's over all rows and columns of its table. Negative is better.
+NOTE = """Differences in nats a token on the same windows, mean over pairs (one a text and draw), standard error over
+pairs, in brackets that over windows alone; p is Holm's over all rows and columns of its table. Negative is better.
 """
