@@ -1,8 +1,8 @@
 """One cell: a model made smaller by an arm, judged window by window, written as one line.
 
-Neurons are chosen and what remains is corrected by statistics of the whole model (one pass a draw, shared by all arms);
+Neurons are chosen and what remains is corrected by statistics of the whole model, one pass a draw that all arms share;
 `geowidth slice` corrects each layer on the inputs that the sliced layers below give it, which costs a pass a model.
-`own_inputs` does that here, for the comparison of the two.
+Some cells do that too, for a comparison of the two (design.CHECKS).
 """
 
 import time
@@ -10,7 +10,7 @@ import time
 import torch
 from torch.nn import functional
 
-from benchmarks.experiments.slicing.design import ARMS, RIDGE
+from benchmarks.experiments.slicing.design import ARMS, CHECKS, RIDGE
 from benchmarks.experiments.slicing.ground import products
 from geowidth.cascade.held_out import IGNORED, logits_of
 from geowidth.slicing.apply import cut, slice_in_place
@@ -65,7 +65,10 @@ def solved(gram, right):
 
 
 def apply(ground, kept, how):
-    """Slice the model of a Ground in place, with corrections by shared statistics."""
+    """Slice the model of a Ground in place. how: see design.Arm; all but "own inputs" by shared statistics."""
+    if how == "own inputs":
+        slice_in_place(ground.library.ffns, kept, ground.calibration, ridge=RIDGE)
+        return
     for i, (ffn, indices) in enumerate(zip(ground.library.ffns, kept, strict=True)):
         if 0 < len(indices) < ffn.width:
             gram, mean = (ground.statistics[f"{name}.{i}"] for name in ("gram", "mean"))
@@ -101,14 +104,14 @@ def depth_and_width(ffns, blocks, order, kept, share):
 
 def run(ground, cell):
     """The row of a Cell."""
-    library, arm, start = ground.library, ARMS[cell.arm], time.perf_counter()
+    library, arm, start = ground.library, {**ARMS, **CHECKS}[cell.arm], time.perf_counter()
     with products(library.half):  # some rules measure losses
         widths, gone = neurons_and_blocks(ground, arm, cell.kept)
     whole = [w or own for w, own in zip(widths, library.ffns.widths, strict=True)]
     kept = kept_neurons(ground.scores(arm.neurons), whole)
     with library.ffns.restored(), library.blocks.without(gone), torch.no_grad():
         apply(ground, kept, arm.correction)
-        found = losses(library.opened.model, ground.held_out, library.half)
+        found = losses(library.opened.model, ground.held_out, library.half and arm.half)
     row = {"text": cell.text, "draw": cell.draw, "kept": cell.kept, "arm": cell.arm, "widths": widths}
     return row | _facts(library, widths, gone, found, start)
 
@@ -122,12 +125,3 @@ def _facts(library, widths, gone, found, start):
         "losses": [round(float(v), DIGITS) for v in found],
         "seconds": round(time.perf_counter() - start, 1),
     }
-
-
-def own_inputs(ground, kept, calibration):
-    """Losses when every layer is corrected on the inputs that the sliced layers below give it."""
-    library = ground.library
-    with library.ffns.restored():
-        with products(library.half):
-            slice_in_place(library.ffns, kept, calibration, ridge=RIDGE)
-        return losses(library.opened.model, ground.held_out, library.half)

@@ -3,7 +3,7 @@
 Every prefix of `cells()` is a study of its own: draw by draw, texts in turn, the arms of the question first.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MODEL = "smollm2"
 TEXTS = ("code", "prose")  # Python's standard library; the King James Bible of benchmarks.experiments.prose
@@ -28,9 +28,11 @@ class Arm:
     name        in tables
     widths      the rule for widths (geowidth.slicing.widths); None: blocks go instead
     neurons     the rule by which neurons stay (geowidth.slicing.scores)
-    correction  "least squares"; "bias", FLAP's compensation; "none"
+    correction  "least squares"; "bias", FLAP's compensation; "none"; "own inputs", least squares of each layer on what
+                the sliced layers below give it, as `geowidth slice` does: a pass a model in place of one a draw
     once        whether widths are those of draw 0 in all draws of a text: they come from losses, which are dear
     blocks      share of the parameters to remove that goes as whole blocks, the rest as neurons
+    half        whether the losses are taken with products in bfloat16
     """
 
     name: str
@@ -39,6 +41,7 @@ class Arm:
     correction: str = "least squares"
     once: bool = False
     blocks: float = 0.0
+    half: bool = True
 
 
 def geometry(signal):
@@ -74,12 +77,19 @@ SECOND = (
     *(Arm(signal, geometry(signal)) for signal in SIGNALS if signal not in CONTROLLED),
 )
 ARMS = {arm.name: arm for arm in (*FIRST, *SECOND)}
+CHECKED = {"own inputs": {"correction": "own inputs"}, "float32": {"half": False}}
+CHECKS = {  # what the study's two savings change
+    f"{arm.name}, {name}": replace(arm, name=f"{arm.name}, {name}", **changes)
+    for name, changes in CHECKED.items()
+    for arm in (UNIFORM, ARMS[CONTROLLED[0]], ARMS["cosine"])
+}
 FEWER = ("uniform", "cosine", "topology/spherical", "shift/spherical", "sorted topology/spherical", "sensitivity")
 # (arms, kept shares, draws), one after the other
 PASSES = (
     (tuple(arm.name for arm in FIRST), MAIN, (0, 1, 2)),
     (tuple(arm.name for arm in SECOND), MAIN, (0,)),
     (tuple(arm.name for arm in FIRST), MAIN, (3, 4)),
+    (tuple(CHECKS), MAIN[1:], (0,)),
     (FEWER, OUTER, (0,)),
     (tuple(arm.name for arm in SECOND), MAIN, (1, 2, 3, 4)),
     (FEWER, OUTER, (1, 2, 3, 4)),

@@ -58,6 +58,12 @@ SECTIONS = (
     ("texts", "Each text alone", "Standard error over draws, in brackets over windows.", table.texts_table),
     ("signals", "Signals and measured sensitivity", "Rank correlation over layers.", table.correlation_table),
     ("losses", "Losses", "In nats a token.", table.losses_table),
+    (
+        "checks",
+        "What the study saves",
+        "A few cells as `geowidth slice` makes them, and in float32.",
+        table.checks_table,
+    ),
 )
 
 

@@ -7,7 +7,17 @@ from benchmarks.experiments.slicing.analysis import (
     summarise,
     verdicts,
 )
-from benchmarks.experiments.slicing.design import ARMS, CONTROLLED, CONTROLS, FEWER, MAIN, TEXTS, UNIFORM
+from benchmarks.experiments.slicing.design import (
+    ARMS,
+    CHECKED,
+    CHECKS,
+    CONTROLLED,
+    CONTROLS,
+    FEWER,
+    MAIN,
+    TEXTS,
+    UNIFORM,
+)
 
 MINUS, PLUS_MINUS = "\N{MINUS SIGN}", "\N{PLUS-MINUS SIGN}"
 
@@ -73,6 +83,24 @@ def shares_table(study):
     return grid(["minus uniform", *(f"{kept:.0%}" for kept in shares)], rows)
 
 
+def checks_table(study):
+    """Differences from uniform as the study takes them, and what the same cells give without its savings."""
+    rows = []
+    for name in CHECKED:
+        for check in (arm for arm in CHECKS if arm.endswith(f", {name}")):
+            arm, other = check.removesuffix(f", {name}"), f"{UNIFORM.name}, {name}"
+            for kept in MAIN if arm != UNIFORM.name else ():
+                clusters = study.clusters(kept, arm, UNIFORM.name, check, other)
+                if clusters:
+                    pairs = ((arm, UNIFORM.name), (check, other))
+                    ours, theirs = (
+                        [study.losses(c, kept, a) - study.losses(c, kept, b) for c in clusters] for a, b in pairs
+                    )
+                    gap = [one - two for one, two in zip(theirs, ours, strict=True)]
+                    rows.append([f"{arm}, {kept:.0%} kept", name, *(cell(summarise(d)) for d in (ours, theirs, gap))])
+    return grid(["minus uniform", "instead", "in the study", "so", "change"], rows)
+
+
 def order_table(study):
     """Widths by a signal minus the same widths in another order."""
     rows = []
@@ -135,6 +163,7 @@ def everything(study):
         ("Each text alone", texts_table(study)),
         ("Signals and measured sensitivity", correlation_table(study)),
         ("Losses, nats a token", losses_table(study)),
+        ("What the study saves", checks_table(study)),
         ("What may be said", "".join(f"- {line}\n" for line in verdicts(families(study)))),
     ]
     return "# Slicing SmolLM2-135M\n\n" + NOTE + "".join(f"\n## {title}\n\n{text}" for title, text in parts)
