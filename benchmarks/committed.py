@@ -14,6 +14,7 @@ Each of the two has a record.json with an entry for each file or folder: the com
     study     schedules trained on one text, with its digest. Stale when its profile is, or gives other widths today
     sweep     trainings on the texts whose digests are named. Stale when cells are of other texts
     tables    what is computed from studies. Stale when they give other tables
+    cells     sliced models, one a line, and the tables, picture and page of them. Stale when the cells give others
 
 The rows' own columns say on which processor and with which versions of what they were measured.
 """
@@ -117,7 +118,15 @@ def _tables(path, _):
     return f"the studies give another {', '.join(made)}" if made else None
 
 
+def _cells(path, _):
+    from benchmarks.experiments.slicing import results
+
+    made = [name for name, text in results.of_folder(path).items() if text != (path / name).read_text("utf-8")]
+    return f"the cells give another {', '.join(made)}" if made else None
+
+
 _CHECKS = {"work": _work, "picture": _picture, "rows": _rows, "study": _study, "sweep": _sweep, "tables": _tables}
+_CHECKS |= {"cells": _cells}
 
 
 def main(arguments=()):

@@ -2,7 +2,6 @@
 
     python -m benchmarks.experiments.slicing                              table, picture and page, from committed cells
     python -m benchmarks.experiments.slicing --run --prose FOLDER         computes the cells that are missing
-    python -m benchmarks.experiments.slicing --stale                      what the committed files would be today
 
 design     texts, draws, kept shares, arms, and the order in which cells are run
 ground     what all cells of a text and a draw share: windows, signals, neuron scores, Gram matrices, sensitivities
