@@ -118,9 +118,13 @@ def _tables(path, _):
     return f"the studies give another {', '.join(made)}" if made else None
 
 
-def _cells(path, _):
-    from benchmarks.experiments.slicing import results
+def _cells(path, entry):
+    from benchmarks.experiments.slicing import analysis, results
 
+    rows = records.read_json_lines(path / analysis.GROUND)
+    found = {row["text"]: row["corpus"][:16] for row in rows}
+    if found != entry["text_digests"]:
+        return f"cells are of texts {found}, not {entry['text_digests']}"
     made = [name for name, text in results.of_folder(path).items() if text != (path / name).read_text("utf-8")]
     return f"the cells give another {', '.join(made)}" if made else None
 

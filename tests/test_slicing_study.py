@@ -174,7 +174,7 @@ def test_depth_leaves_no_more_parameters_than_uniform_widths(tiny):
 
 
 def test_cells_are_run_once_resumed_after_a_cut_line_and_drawn(tiny, tmp_path):
-    arms = ("uniform", "cosine", "uniform, not corrected", "depth")
+    arms = ("uniform", "topology/spherical", "permuted topology/spherical", "sensitivity", "FLAP", "depth")
     asked = [
         design.Cell(text, draw, kept, arm)
         for text in design.TEXTS
@@ -183,7 +183,7 @@ def test_cells_are_run_once_resumed_after_a_cut_line_and_drawn(tiny, tmp_path):
         for arm in arms
     ]
     before = {name: value.clone() for name, value in tiny.opened.model.state_dict().items()}
-    driver.run_cells(tiny, tmp_path, asked[:5])
+    driver.run_cells(tiny, tmp_path, asked[:7])
     written = (tmp_path / analysis.CELLS).read_bytes()
     (tmp_path / analysis.CELLS).write_bytes(written + b'{"text": "co')
     driver.run_cells(tiny, tmp_path, asked)
@@ -196,7 +196,7 @@ def test_cells_are_run_once_resumed_after_a_cut_line_and_drawn(tiny, tmp_path):
         assert len(row["losses"]) == SIZES.held_out
         assert row["removed"] >= (24 - int(kept * 24)) * 3 * 3 * 16 - 3 * 16 * 3
     files = results.of_study(study)
-    assert "| cosine |" in files[results.TABLES] and "<svg" in files[results.PICTURE]
+    assert "| FLAP |" in files[results.TABLES] and "<svg" in files[results.PICTURE]
     assert files[results.PAGE].count("<table") >= 5
     again = dataclasses.replace(SIZES, context=8)
     other = ground.Library(tiny.opened, tiny.corpora, again, tiny.work, half=False)
@@ -208,6 +208,14 @@ def test_the_whole_width_gives_the_whole_models_losses(tiny, tmp_path):
     row = cells.run(tiny.ground("code", 0), design.Cell("code", 0, 1.0, "uniform"))
     whole = cells.losses(tiny.opened.model, tiny.ground("code", 0).held_out, False)
     assert row["losses"] == pytest.approx(whole, abs=1e-5) and row["removed"] == 0 and row["widths"] == [24] * 3
+
+
+@pytest.mark.parametrize("arm", ["curves", "combined", "threshold", "Minitron", *design.CHECKS])
+def test_every_kind_of_arm_runs(tiny, arm):
+    row = cells.run(tiny.ground("code", 0), design.Cell("code", 0, 0.5, arm))
+    assert sum(row["widths"]) <= 36 and all(np.isfinite(row["losses"]))
+    if arm.startswith("uniform"):
+        assert row["widths"] == [12] * 3
 
 
 def test_without_the_prose_one_line_says_how_to_make_it(tmp_path, capsys):

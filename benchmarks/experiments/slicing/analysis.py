@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.experiments.order import Contrast, holm, judge
-from benchmarks.experiments.slicing.design import ARMS, CONTROLLED, CONTROLS, MAIN, OUTER, SIGNALS, TEXTS, UNIFORM
+from benchmarks.experiments.slicing.design import ARMS, CONTROLLED, CONTROLS, MAIN, SIGNALS, TEXTS, UNIFORM
 from geowidth import records
 from geowidth.diagnose.association import partial_spearman
 
@@ -182,8 +182,3 @@ def order_verdict(rows):
             else:
                 words = "sorted widths do about as well: the order has not been shown to matter"
             yield f"{float(row['corpus']):.0%} kept, {row['arm']}: {words} ({low:+.3f} to {high:+.3f})."
-
-
-def all_shares():
-    """Kept shares of the design, largest first."""
-    return sorted({*MAIN, *OUTER}, reverse=True)

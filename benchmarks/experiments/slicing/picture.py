@@ -1,6 +1,5 @@
 """The drawing of the study: every arm against uniform at the main shares, and the few arms over all shares."""
 
-from benchmarks.experiments.slicing.analysis import contrast, summarise
 from benchmarks.experiments.slicing.design import ARMS, FEWER, MAIN, UNIFORM
 from benchmarks.experiments.slicing.table import found
 from geowidth.report import charts, style
@@ -19,12 +18,12 @@ def look(arm):
 
 
 def interval(study, kept, arm):
-    """(mean, low, high): the 95 % t interval over clusters, or None for fewer than two of them."""
-    one = contrast(study, kept, arm, UNIFORM.name)
-    if one is None:
+    """(mean, low, high): the 95 % t interval over clusters, the mean thrice for one of them, None for none."""
+    summary = found(study, kept, arm)
+    if summary is None:
         return None
-    summary = summarise(study.differences(kept, arm))
-    reach = critical_t(summary.clusters - 1, 0.95) * summary.over_clusters
+    error = summary.over_clusters
+    reach = 0.0 if error is None else critical_t(summary.clusters - 1, 0.95) * error
     return summary.mean, summary.mean - reach, summary.mean + reach
 
 
@@ -55,7 +54,7 @@ def forest(study, kept, arms, width, left):
     span = 1.6 * means[int(0.8 * (len(means) - 1))] if means else 1.0
     x = Scale(-span, span, frame.left, frame.x_end)
     parts = [label(left, 15.0, f"{kept:.0%} of the FFN neurons kept", "name")]
-    parts.append(label(left, 31.0, "loss minus uniform\u2019s, nats a token, 95 % over texts and draws", "soft"))
+    parts.append(label(left, 31.0, "loss minus uniform\u2019s, nats a token; 95 % intervals", "soft"))
     parts.append(_value_axis(frame, x, span))
     for i, arm in enumerate(arms):
         y = frame.top + ROW * (i + 0.5)
