@@ -8,6 +8,7 @@ directions    effective rank and mutual cosine of the gradients of microbatches
 held_out      losses on held-out text, window by window
 importance    what a model loses without each of its blocks, paired over windows
 models        CascadeFormer's A, F and AF, and uniform models that match them
+model_files   `geowidth cascade models`: files by which these are trained
 correlation   Spearman and Pearson with intervals
 ledger_and_importance   `geowidth cascade importance`
 training      the ledger of `geowidth train --ledger`
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.cascade.importance import block_importance as block_importance
     from geowidth.cascade.ledger import GradientLedger as GradientLedger
     from geowidth.cascade.ledger_and_importance import compare_importance as compare_importance
+    from geowidth.cascade.model_files import write_cascade_models as write_cascade_models
     from geowidth.cascade.models import cascade_models as cascade_models
     from geowidth.cascade.models import matched_uniform as matched_uniform
     from geowidth.cascade.pruning import prune as prune
@@ -57,6 +59,7 @@ _HOMES = {
     "compare_importance": "geowidth.cascade.ledger_and_importance",
     "cascade_models": "geowidth.cascade.models",
     "matched_uniform": "geowidth.cascade.models",
+    "write_cascade_models": "geowidth.cascade.model_files",
     "prune": "geowidth.cascade.pruning",
     "RULES": "geowidth.cascade.scores",
     "Rule": "geowidth.cascade.scores",

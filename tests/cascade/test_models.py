@@ -7,12 +7,14 @@ import pytest
 import torch
 from tiny_preset import TINY
 
+from geowidth import records
 from geowidth.allocate import allocate
-from geowidth.cascade import cascade_models, matched_uniform
+from geowidth.artifacts.schedule import Schedule
+from geowidth.cascade import cascade_models, matched_uniform, write_cascade_models
 from geowidth.cascade.models import forward_flops, fullest_steps
 from geowidth.errors import UserError
 from geowidth.models import ModelConfig, TaperedTransformer
-from geowidth.models.presets import M128, NANO
+from geowidth.models.presets import M128, NANO, preset_named
 
 PRESETS = {preset.name: preset.model for preset in (M128, NANO)}
 GROUPED = ModelConfig(50, 6, 48, 12, (96,) * 6, 32, key_heads=4)
@@ -118,6 +120,26 @@ def test_schedules_build_the_same_models_from_the_preset():
     for model in cascade_models(preset.model, share=0.75).values():
         assert preset.with_schedule(model.schedule, "a test").model == model.config
         assert type(model.schedule).from_json(model.schedule.to_json()) == model.schedule
+
+
+def test_files_train_the_models_they_say(tmp_path):
+    record = write_cascade_models("nano", tmp_path / "out", share=0.75)
+    assert len(record["models"]) == 8 and records.read_json(tmp_path / "out" / "models.json") == record
+    for name, facts in record["models"].items():
+        path = tmp_path / "out" / f"{name}.json"
+        if facts["file"] == "schedule":
+            config = NANO.with_schedule(Schedule.read(path), "a test").model
+        else:
+            preset = preset_named(path)
+            assert preset.training == NANO.training and preset.name == f"nano-{name}"
+            config = preset.model
+        assert (config.layers, list(config.widths)) == (facts["layers"], facts["widths"])
+        assert list(config.heads_by_layer) == facts["heads"]
+        assert config.parameters == facts["parameters"]
+        assert facts["over_uniform"]["parameters"] == config.parameters / NANO.model.parameters
+    assert record["models"]["uniform-depth-flops"]["layers"] == 6
+    with pytest.raises(UserError, match="exists already"):
+        write_cascade_models("nano", tmp_path / "out")
 
 
 def test_allocate_takes_a_share_of_the_heads():
