@@ -12,6 +12,7 @@ from geowidth import records
 from geowidth.allocate.arms import parse_arms
 from geowidth.chain import allocate_arm, resolve
 from geowidth.errors import UserError
+from geowidth.train.corrections import holm, paired_t_p
 from tests.tiny_preset import TINY
 from tests.work_profiles import make_profile
 
@@ -60,18 +61,13 @@ def test_p_values_are_those_of_scipy():
         assert row["t_p"] == pytest.approx(stats.ttest_rel(ours, theirs).pvalue, rel=1e-9)
 
 
-def test_holm_by_hand():
-    assert order.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert order.holm([0.6, 0.7]) == [1.0, 1.0] and order.holm([0.2]) == [0.2]
-
-
 def test_a_null_family_is_wrong_in_one_case_of_twenty_at_most():
     generator, runs = np.random.default_rng(1), 1500
     wrong = 0
     for _ in range(runs):
         studies = [made_study(0, 5, generator=generator) for _ in range(2)]
         contrasts = order.order_family(studies)[0]
-        wrong += min(order.holm([order.t_p(c.pairs) for c in contrasts])) <= 0.05
+        wrong += min(holm([paired_t_p(c.pairs) for c in contrasts])) <= 0.05
     assert 0 < wrong <= runs * 0.05 + 3 * np.sqrt(runs * 0.05 * 0.95)
 
 
@@ -80,7 +76,7 @@ def test_equal_widths_are_no_comparison():
     one.widths["sorted"] = one.widths["geometry"]
     contrasts, left_out = order.order_family([one])
     assert [c.against for c in contrasts] == ["reversed", "permuted"] and "sorted" in left_out[0]
-    assert order.t_p(np.zeros(4)) == 1.0
+    assert paired_t_p(np.zeros(4)) == 1.0
     one.widths["permuted"] = (WIDTHS["permuted"], [1.0, 2.0, 1.0])
     assert len(order.uniform_family([one])[0]) == 4
 

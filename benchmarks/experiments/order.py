@@ -30,6 +30,7 @@ from benchmarks.experiments.study import LOSSES, NAMES, ROOT, SCHEDULES, directi
 from geowidth import records
 from geowidth.allocate.arms import Arm
 from geowidth.train.evidence import paired_difference
+from geowidth.train.corrections import holm, paired_t_p
 
 LEVEL = 0.05
 CONTROLS = ("sorted", "reversed", "permuted")
@@ -125,25 +126,6 @@ def _contrasts(studies, pairs_of):
     return found, left_out
 
 
-def t_p(pairs):
-    """Two-sided p of the paired t test of differences (n,), n at least 2; 1 where all of them are 0."""
-    from scipy import stats
-
-    spread = np.std(pairs, ddof=1)
-    if spread == 0:
-        return 0.0 if np.any(pairs) else 1.0
-    return float(2 * stats.t.sf(abs(np.mean(pairs)) / (spread / math.sqrt(len(pairs))), len(pairs) - 1))
-
-
-def holm(ps):
-    """Holm's corrected p-values of a family, in the order given: none is below its own p, none above 1."""
-    order, found, largest = np.argsort(ps, kind="stable"), [0.0] * len(ps), 0.0
-    for place, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(ps) - place) * ps[index]))
-        found[index] = largest
-    return found
-
-
 COLUMNS = ("corpus", "arm", "against", "seeds", "mean", "standard_error", "low", "high", "t_p", "holm_p", "sign_flip_p")
 COLUMNS += ("seeds_needed",)
 EFFECT = 0.01  # nats a byte: the difference for which seeds_needed is told
@@ -155,7 +137,7 @@ def judge(contrasts):
     low, high: the 95 % t interval of one comparison alone. seeds_needed: with which that comparison alone would see a
     true difference of EFFECT in four runs of five.
     """
-    ps = [t_p(one.pairs) for one in contrasts]
+    ps = [paired_t_p(one.pairs) for one in contrasts]
     rows = []
     for one, p, corrected in zip(contrasts, ps, holm(ps), strict=True):
         d = paired_difference(one.pairs, 1 - LEVEL, EFFECT)

@@ -34,7 +34,8 @@ from geowidth.train.world import training_device
 class TrainJob:
     """One training: the arguments of `geowidth.train.train`. changes: training settings other than the preset's.
 
-    device: that of the worker, which may be on another machine.
+    device: that of the worker, which may be on another machine. look: the function of that name, as MODULE:FUNCTION,
+    so that a text can carry it.
     """
 
     out: str | Path
@@ -47,6 +48,7 @@ class TrainJob:
     changes: dict[str, Any] = field(default_factory=dict)
     initial_scales: tuple[float, ...] | None = None
     device: str = "cpu"
+    look: str | None = None
 
     def prepare(self, corpus: Corpus | None = None) -> Training:
         """The checked Training; raises UserError. corpus: the Corpus, if it is loaded already."""

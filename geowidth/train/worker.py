@@ -9,6 +9,7 @@ import queue
 import sys
 import threading
 import traceback
+from pkgutil import resolve_name
 from typing import Any
 
 GRACE = 15.0  # seconds from the end of standard input until a worker that has not stopped leaves at once
@@ -61,7 +62,9 @@ def work(job, say, stopping):
     def watch(step, loss, speed):
         say(event="step", step=step, loss=loss, speed=speed)
 
-    result = train(Preset.from_json(job.pop("preset")), watch=watch, stop=stopping.is_set, **job)
+    look = job.pop("look", None)
+    habits = {"watch": watch, "stop": stopping.is_set, "look": None if look is None else resolve_name(look)}
+    result = train(Preset.from_json(job.pop("preset")), **habits, **job)
     say(event="done", result=result)
 
 
