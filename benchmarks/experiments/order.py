@@ -29,8 +29,8 @@ import numpy as np
 from benchmarks.experiments.study import LOSSES, NAMES, ROOT, SCHEDULES, direction
 from geowidth import records
 from geowidth.allocate.arms import Arm
-from geowidth.train.evidence import paired_difference
 from geowidth.train.corrections import holm, paired_t_p
+from geowidth.train.evidence import paired_difference
 
 LEVEL = 0.05
 CONTROLS = ("sorted", "reversed", "permuted")

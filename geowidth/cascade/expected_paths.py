@@ -1,4 +1,4 @@
-"""The gradient fan-in of a model as it is trained: repeated blocks, losses after every block, blocks left out at random.
+"""The gradient fan-in of a model as it is trained: with repeated blocks, early exits, blocks left out at random.
 
 One rule holds for all of them. A path from an application of a block to a loss head goes through the block itself, then
 along the identity or through one block downstream. Parameters that are applied several times get the paths of all
@@ -12,6 +12,9 @@ import numpy as np
 
 from geowidth.artifacts.per_layer import per_layer
 from geowidth.inputs import ArrayLike
+from geowidth.models.config import ModelConfig
+from geowidth.models.training import TrainingSettings
+from geowidth.train.supervision import exit_weights, mean_rates
 
 
 def expected_fan_in(order: Sequence[int], head_weights: ArrayLike, kept: ArrayLike | None = None) -> np.ndarray:
@@ -34,3 +37,24 @@ def expected_fan_in(order: Sequence[int], head_weights: ArrayLike, kept: ArrayLi
         reach = 1 + np.concatenate([[0.0], np.cumsum(there[place + 1 :])])
         paths[block] += there[place] * (weights[place:] @ reach)
     return paths
+
+
+def predicted_of(model: ModelConfig, training: TrainingSettings) -> tuple[np.ndarray, str]:
+    """(fan-in of every block of a model that is trained so, what it counts in words), float64 (layers,).
+
+    Exits and rates that change over the training count with their mean over its steps. Gradients that are scaled to one
+    norm come by the same paths before they are scaled, which is where a ledger sees them.
+    """
+    places, words = len(model.order), ["the identity path and one through each block downstream"]
+    weights, kept = np.eye(places)[-1], None
+    if training.exit_loss:
+        weights = np.mean([exit_weights(training, places, step) for step in range(training.steps)], axis=0)
+        words.append("to the loss after every block in its weight")
+    if training.layer_dropout:
+        kept = 1 - mean_rates(training, places, training.steps)
+        words.append("each as often as its blocks are there")
+    if model.repeat_times > 1:
+        words.append("all applications of a repeated block together")
+    if training.equal_gradients:
+        words.append("before the gradients are scaled")
+    return expected_fan_in(model.order, weights, kept), "; ".join(words)

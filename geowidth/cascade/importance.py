@@ -1,5 +1,7 @@
 """Importance of every block: what the loss grows by when the block is left out, paired over windows of text."""
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,19 +48,25 @@ class Importance:
         }
 
 
-def block_importance(blocks: ResidualBlocks, text: HeldOut, batch: int = BATCH) -> Importance:
+def block_importance(
+    blocks: ResidualBlocks, text: HeldOut, batch: int = BATCH, watch: Callable[[], object] | None = None
+) -> Importance:
     """The Importance of the blocks of a causal language model: each left out in turn, the rest untouched.
 
-    Modes are restored. batch: windows in a forward pass.
+    Modes are restored. batch: windows in a forward pass. watch: called after every one of the len(blocks) + 1 passes
+    over the text (None: a progress bar is shown).
     """
-    with evaluating(blocks.model), Progress(len(blocks) + 1, "importance", unit="block") as progress:
+    with contextlib.ExitStack() as stack:
+        if watch is None:
+            watch = stack.enter_context(Progress(len(blocks) + 1, "importance", unit="block")).step
+        stack.enter_context(evaluating(blocks.model))
         full = window_losses(blocks.model, text, batch)
-        progress.step()
+        watch()
         differences = []
         for block in range(len(blocks)):
             with blocks.without([block]):
                 differences.append(window_losses(blocks.model, text, batch) - full)
-            progress.step()
+            watch()
     return Importance(blocks.names, full, np.stack(differences), text.settings)
 
 

@@ -39,36 +39,36 @@ ARMS = Registry(
     "arm of a cascade study",
     StudyArm,
     (
-        StudyArm("adamw", "AdamW, nothing changed", {"optimizer": "adamw"}),
+        StudyArm("adamw", "nothing changed, AdamW", {"optimizer": "adamw"}),
         StudyArm(
             "equal-adamw",
-            "AdamW on gradients scaled to one norm in all blocks at every step",
+            "gradients of all blocks scaled to one norm, AdamW",
             {"optimizer": "adamw", "equal_gradients": True},
         ),
         StudyArm(
             "repeat",
-            "AdamW; the last two blocks are applied three times with the same parameters",
+            "the last two blocks applied three times",
             {"optimizer": "adamw", "repeat_last": 2, "repeat_times": 3},
         ),
         StudyArm(
             "exits-equal",
-            "AdamW; a loss after every block, all of one weight",
+            "a loss after every block, of equal weight",
             {"optimizer": "adamw", "exit_loss": 1.0, "exit_weights": "equal"},
         ),
         StudyArm(
             "exits-layerskip",
-            "AdamW; a loss after every block in LayerSkip's weights, which grow with depth",
+            "a loss after every block, in LayerSkip's weights",
             {"optimizer": "adamw", "exit_loss": 1.0, "exit_weights": "layerskip"},
         ),
         StudyArm(
             "dropout",
-            "AdamW; LayerSkip's losses after every block, and blocks left out at random, late ones more often",
+            "LayerSkip's losses and layer dropout",
             {"optimizer": "adamw", "exit_loss": 1.0, "exit_weights": "layerskip", "layer_dropout": 0.2},
         ),
-        StudyArm("sgd", "SGD with momentum, nothing else changed", {"optimizer": "sgd"}),
+        StudyArm("sgd", "nothing changed, SGD with momentum", {"optimizer": "sgd"}),
         StudyArm(
             "equal-sgd",
-            "SGD on gradients scaled to one norm in all blocks at every step",
+            "gradients of all blocks scaled to one norm, SGD",
             {"optimizer": "sgd", "equal_gradients": True},
         ),
     ),
@@ -97,8 +97,8 @@ class ChosenArm:
         if len(text.encode()) > MOST_LETTERS:
             raise UserError(f"arm {shown(text)} is {len(text)} letters long; allowed: {MOST_LETTERS}")
         arm = ARMS[name]
-        said = f"; {words.replace(',', ', ')}" if words else ""
-        return cls(text, arm.sentence + said, arm.changes | options)
+        sentence = f"as {name}, with {', '.join(words.split(','))}" if words else arm.sentence
+        return cls(text, sentence, arm.changes | options)
 
     @property
     def name(self) -> str:

@@ -59,8 +59,8 @@ class SweepPlan:
     def flops_left(self) -> float:
         return sum(cell.flops * cell.left for cell in self.cells)
 
-    def lines(self, power: Power | None) -> list[str]:
-        """The plan in words: counts, a line an arm, the cost, and what so many seeds show."""
+    def lines(self, power: Power | None, unknown: str = UNKNOWN) -> list[str]:
+        """The plan in words: counts, a line an arm, the cost, and what so many seeds show (None: `unknown`)."""
         arms, seeds = self.arms, self.seeds
         rows = [("cells", f"{len(self.cells)} ({len(arms)} arms, {len(seeds)} seeds): {counted(self.cells)}")]
         rows += [("", f"{arm}: {by_seed([c for c in self.cells if c.arm == arm])}") for arm in arms]
@@ -69,7 +69,7 @@ class SweepPlan:
         memory = max(footprint(cell.model, cell.training).total for cell in self.cells)
         rows.append(("a cell", f"{sizes[0]} parameters, {sizes[1]} tokens, {most:.3g} FLOPs, {size(memory)} of memory"))
         rows.append(("left", f"{self.flops_left:.3g} FLOPs{self._time()}"))
-        rows += zip(("power", ""), power.lines() if power else [UNKNOWN], strict=False)
+        rows += zip(("power", ""), power.lines() if power else [unknown], strict=False)
         return [f"{name + ':' if name else '':9} {text}" for name, text in rows]
 
     def _time(self):

@@ -166,12 +166,12 @@ def layer_ticks(count, room):
     return sorted({*ticks, count - 1})
 
 
-def layer_axis(frame, count):
-    """Layer numbers under the panel, the word "layer" in the margin before them."""
+def layer_axis(frame, count, word="layer"):
+    """Layer numbers under the panel, the word for them in the margin before."""
     x = frame.layers(count)
     y = frame.y_end + 15
     numbers = [label(x(tick), y, tick, "tick", "middle") for tick in layer_ticks(count, frame.x_end - frame.left)]
-    return label(frame.left - 6, y, "layer", "tick", "end") + "".join(numbers)
+    return label(frame.left - 6, y, word, "tick", "end") + "".join(numbers)
 
 
 def bands(frame, tips):

@@ -135,12 +135,18 @@ def _half_span(rows):
     return min(max([largest, *ends]), 4 * largest) * 1.06
 
 
-def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0):
-    """Inside of the paired plot, and its height: per arm every seed's difference, their mean and the t interval."""
+PAIRED_WORDS = ("Final loss, paired by seed", "\u2190 lower loss", "higher loss \u2192")
+
+
+def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0, words=PAIRED_WORDS):
+    """Inside of the paired plot, and its height: per arm every seed's difference, their mean and the t interval.
+
+    words: its title, and what lies left and right of zero.
+    """
     rows = [row for row in rows if not row.is_baseline]
     left = 30.0 + 6.6 * max([min(len(row.arm), 15) for row in rows], default=6)
     frame = Frame(width, 62.0 + row_height * max(len(rows), 1) + 26.0, left=left, right=16.0, top=62.0, bottom=26.0)
-    head = rule(0.0, 0.75, width, 0.75, "top") + label(0.0, 15.0, "Final loss, paired by seed", "name")
+    head = rule(0.0, 0.75, width, 0.75, "top") + label(0.0, 15.0, words[0], "name")
     head += label(0.0, 30.0, f"{rows[0].unit if rows else LOSS_UNIT} minus {shorten(baseline, 20)}\u2019s", "soft")
     if not rows:
         return head + label(width / 2, 84.0, "only one arm: nothing to compare", "soft", "middle"), frame.height
@@ -148,11 +154,11 @@ def paired_chart(rows, looks, baseline, width=640.0, row_height=46.0):
     x = Scale(-span, span, frame.left, frame.x_end)
     ticks, step = charts.nice_ticks(-span, span, 8 if width > 500 else 5)
     axis = []
-    for tick, words in zip(ticks, tick_labels(ticks, step), strict=True):
+    for tick, text in zip(ticks, tick_labels(ticks, step), strict=True):
         axis.append(rule(x(tick), frame.top - 8, x(tick), frame.y_end, "zero" if abs(tick) < step / 2 else "grid"))
-        axis.append(label(x(tick), frame.y_end + 16, ("+" if tick > step / 2 else "") + words, "tick", "middle"))
-    axis.append(label(x(0) - 8, frame.top - 14, "\u2190 lower loss", "soft", "end"))
-    axis.append(label(x(0) + 8, frame.top - 14, "higher loss \u2192", "soft"))
+        axis.append(label(x(tick), frame.y_end + 16, ("+" if tick > step / 2 else "") + text, "tick", "middle"))
+    axis.append(label(x(0) - 8, frame.top - 14, words[1], "soft", "end"))
+    axis.append(label(x(0) + 8, frame.top - 14, words[2], "soft"))
     body = [_paired_row(row, looks[row.arm], x, frame, i, row_height) for i, row in enumerate(rows)]
     return head + "".join(axis) + "".join(body), frame.height
 

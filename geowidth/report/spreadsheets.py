@@ -36,7 +36,7 @@ def _plain(text):
     return ("'" if text.startswith(_FORMULA) else "") + printable(text)
 
 
-def _csv(columns, rows):
+def csv_text(columns, rows):
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -63,7 +63,7 @@ def work_csv(run):
     for name in ESTIMATORS:
         values = (work.get("dimension") or {}).get(name) or []
         rows += [(i, f"dimension_{name}", "", "dimensions", v) for i, v in enumerate(values)]
-    return _csv(("layer", "statistic", "geometry", "unit", "value"), rows)
+    return csv_text(("layer", "statistic", "geometry", "unit", "value"), rows)
 
 
 def widths_csv(run):
@@ -76,7 +76,7 @@ def widths_csv(run):
             at = "floor" if i in floors else "cap" if i in caps else ""
             limits = bound(schedule, "floor", i), bound(schedule, "cap", i)
             rows.append((name, i, width, (schedule or {}).get("base_width"), *limits, at))
-    return _csv(("arm", "layer", "width", "base_width", "floor", "cap", "at"), rows)
+    return csv_text(("arm", "layer", "width", "base_width", "floor", "cap", "at"), rows)
 
 
 def losses_csv(run):
@@ -88,7 +88,7 @@ def losses_csv(run):
         for seed, training in run.arms.get(name, {}).items()
         for line in training.metrics
     ]
-    return _csv(("arm", "seed", *keys), rows)
+    return csv_text(("arm", "seed", *keys), rows)
 
 
 COMPARISON_COLUMNS = (
@@ -108,4 +108,4 @@ def comparison_csv(rows, baseline):
             row.arm, baseline, len(row.losses), row.mean_loss, row.bits_per_byte, row.difference, row.standard_error,
             low, high, row.confidence, row.sign_flip_p, *power, row.parameters, row.tokens, row.flops, row.seconds,
         ))  # fmt: skip
-    return _csv(COMPARISON_COLUMNS, lines)
+    return csv_text(COMPARISON_COLUMNS, lines)

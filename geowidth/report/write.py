@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from geowidth import records
+from geowidth.cascade.study_files import is_study
 from geowidth.files import PathLike
 from geowidth.report import profiles, spreadsheets, tables
 from geowidth.report.charts import clean
@@ -55,9 +56,15 @@ def write_report(run_folder: PathLike) -> Path:
     drawn too, with notes on what is missing and the command that makes it. Equal files give equal bytes. work.csv,
     widths.csv, losses.csv and comparison.csv hold only their header when there is nothing to tell.
 
+    The folder of a cascade study gets its own page (geowidth.report.cascade_write).
+
     Raises UserError when the folder does not exist, holds nothing of a run or a broken file, or cannot be written.
     """
     folder = Path(run_folder)
+    if is_study(folder):
+        from geowidth.report.cascade_write import write_study_report  # loads torch
+
+        return write_study_report(folder)
     run = read_run(folder)
     for name in OUTPUTS:
         records.check_writable(folder / name)
