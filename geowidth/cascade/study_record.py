@@ -81,7 +81,7 @@ def late_measures(importance: Sequence[float]) -> dict[str, float | None]:
 def correlations(means: Mapping[str, Any], fan_in: Sequence[float]) -> dict[str, Any]:
     """{pair of PAIRS: Spearman's and Pearson's correlation over blocks, of means over seeds}; without what is not
     known."""
-    known = {"shares": means.get("shares"), "importance": means.get("importance"), "fan_in": fan_in}
+    known: dict[str, Any] = {"shares": means.get("shares"), "importance": means.get("importance"), "fan_in": fan_in}
     found = {}
     for pair in PAIRS:
         x, y = ("fan_in", pair[7:]) if pair.startswith("fan_in_") else pair.split("_")

@@ -83,7 +83,7 @@ def arm_line(arm: Mapping[str, Any], plain: Mapping[str, Any], layers: int) -> s
         f"{numbers} ({100 * CONFIDENCE:g} % interval {points(low)} to {points(high)}, {found['seeds']} seeds, "
         f"corrected p {found['holm_p']:.2g})"
     )
-    return f"{evidence}. {VERDICTS[verdict(arm)]}"
+    return f"{evidence}. {VERDICTS[verdict(arm) or UNKNOWN]}"
 
 
 VERDICTS = {
