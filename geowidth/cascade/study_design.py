@@ -27,7 +27,7 @@ SETTINGS = {
     "rates": [FINITE], "model": OBJECT, "training": OBJECT,
 }  # fmt: skip
 LOOK = "geowidth.cascade.training:block_norms"  # the ledger, as a worker process is told of it
-RATES = (0.03, 0.1, 0.3, 1.0)  # of SGD with momentum, tried where an arm names none
+RATES = (0.003, 0.01, 0.03, 0.1)  # of SGD with momentum, tried where an arm names none
 WINDOWS = 64
 AGAIN = "delete the folder and run geowidth cascade study again"
 

@@ -30,7 +30,7 @@ def make_study(folder, arms=None, seeds=(0, 1, 2, 3, 4, 5), layers=8, unfinished
     study = resolve_study(preset, arms=arms, seeds=seeds)
     records.write_json(folder / "settings.json", study.to_json())
     for rate in study.rates if study.needs_rate else ():
-        write_result(rate_folder(folder, rate), study, "sgd", study.rate_seed, 3 - rate if rate < 1 else 2 + rate)
+        write_result(rate_folder(folder, rate), study, "sgd", study.rate_seed, 3 - rate if rate < 0.1 else 2.98 + rate)
     for arm in study.arms:
         for seed in study.seeds:
             if (arm.name, seed) not in unfinished:

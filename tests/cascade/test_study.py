@@ -132,7 +132,7 @@ def test_the_record_of_known_numbers(tmp_path):
     assert corrected == pytest.approx(holm(ps))
     assert [name for name, arm in arms.items() if arm["verdict"] == "regain"] == ["repeat"]
     assert record["headline"].startswith("Yes with repeat; ")
-    assert record["rates"]["chosen"] == 0.3 and arms["sgd"]["learning_rate"] == 0.3
+    assert record["rates"]["chosen"] == 0.03 and arms["sgd"]["learning_rate"] == 0.03
     assert not record["missing"] and len(record["sentences"]) == 6
 
 
@@ -247,5 +247,5 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path, monkeypatch, capsys, text
     assert cli.main(["cascade", "study", *given]) == 0
     said = capsys.readouterr().out
     assert "20 (12 arms, 3 seeds): 0 finished, 0 begun, 20 missing" in said
-    assert "repeat: seeds 0 1 missing" in said and "sgd at 0.3: seed 2 missing" in said
+    assert "repeat: seeds 0 1 missing" in said and "sgd at 0.03: seed 2 missing" in said
     assert not list(tmp_path.iterdir())
