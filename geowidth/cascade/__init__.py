@@ -17,6 +17,9 @@ removal       checkpoints without some of their blocks
 curves        losses over blocks removed, by several rules and seeds
 stability     how far draws agree on the order of the blocks
 pruning       `geowidth prune`
+study         `geowidth cascade study`, with study_arms (what is compared), study_design (what it is to be),
+              study_cells, study_rates, study_gather, study_record and study_words (what came out)
+expected_paths   the fan-in of a model that is trained with interventions
 
 Source: Ahmad, Nam, Yun, "CascadeFormer: Depth-Tapered Transformers Motivated by Gradient Fan-in Asymmetry"
 (arXiv 2606.26538).
@@ -45,6 +48,10 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.cascade.scores import Rule as Rule
     from geowidth.cascade.stability import RankStability as RankStability
     from geowidth.cascade.stability import rank_stability as rank_stability
+    from geowidth.cascade.study import run_study as run_study
+    from geowidth.cascade.study_arms import ARMS as ARMS
+    from geowidth.cascade.study_arms import StudyArm as StudyArm
+    from geowidth.cascade.study_design import resolve_study as resolve_study
 
 _HOMES = {
     "Ledger": "geowidth.artifacts.ledger",
@@ -65,6 +72,10 @@ _HOMES = {
     "Rule": "geowidth.cascade.scores",
     "RankStability": "geowidth.cascade.stability",
     "rank_stability": "geowidth.cascade.stability",
+    "run_study": "geowidth.cascade.study",
+    "ARMS": "geowidth.cascade.study_arms",
+    "StudyArm": "geowidth.cascade.study_arms",
+    "resolve_study": "geowidth.cascade.study_design",
 }
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy.face(__name__, _HOMES)

@@ -27,12 +27,12 @@ def definition(layers: int) -> str:
     half = late_blocks(layers, 1 / 2)
     return (
         "Importance of a block is what the loss on held-out text grows by when the block is left out. The share of the "
-        f"late blocks is that of the last half, {blocks(half)} of 0 to {layers - 1}, in the sum over all blocks; a "
-        "block without which the loss is lower counts as 0."
+        f"late blocks is that of the last half, {block_range(half)} of 0 to {layers - 1}, in the sum over all blocks; "
+        "a block without which the loss is lower counts as 0."
     )
 
 
-def blocks(numbers: Sequence[int]) -> str:
+def block_range(numbers: Sequence[int]) -> str:
     """'block 3' or 'blocks 4 to 7'"""
     return f"block {numbers[0]}" if len(numbers) == 1 else f"blocks {numbers[0]} to {numbers[-1]}"
 
@@ -73,7 +73,7 @@ def arm_line(arm: Mapping[str, Any], plain: Mapping[str, Any], layers: int) -> s
     half = late_blocks(layers, 1 / 2)
     hold = "hold" if len(half) > 1 else "holds"
     numbers = (
-        f"{start}: {blocks(half)} {hold} {percent(own)} of the importance, {percent(other['late_half'])} in "
+        f"{start}: {block_range(half)} {hold} {percent(own)} of the importance, {percent(other['late_half'])} in "
         f"{plain['arm']}: {points(found['mean'])} points"
     )
     if found["interval"] is None:
@@ -101,7 +101,8 @@ def plain_line(arm: Mapping[str, Any], layers: int) -> str:
         return f"{arm['arm']}: no finished training in which blocks have any importance."
     half = late_blocks(layers, 1 / 2)
     hold, get = ("hold", "get") if len(half) > 1 else ("holds", "gets")
-    text = f"{arm['arm']} ({arm['sentence']}): {blocks(half)} {hold} {percent(means['late_half'])} of the importance"
+    text = f"{arm['arm']} ({arm['sentence']}): {block_range(half)} {hold} {percent(means['late_half'])} of the "
+    text += "importance"
     if means.get("late_rest") is not None:
         text += f" ({percent(means['late_rest'])} without the first block)"
     text += f" and {get} {percent(sum(means['shares'][block] for block in half))} of the gradient norms"
