@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.experiments import baseline, order, prose, study
+from benchmarks.experiments import baseline, cascade, order, prose, study
 from benchmarks.experiments.order import Contrast, Study
 from geowidth import records
 from geowidth.allocate.arms import parse_arms
 from geowidth.chain import allocate_arm, resolve
 from geowidth.errors import UserError
 from geowidth.train.corrections import holm, paired_t_p
+from tests.cascade.made_studies import make_study
 from tests.tiny_preset import TINY
 from tests.work_profiles import make_profile
 
@@ -171,3 +172,18 @@ def test_without_the_program_one_line_says_what_to_install(monkeypatch):
 def test_committed_tables_follow_from_the_committed_losses():
     for name, text in order.results(order.committed_studies()).items():
         assert (order.ROOT / "order" / name).read_text(encoding="utf-8") == text
+
+
+def test_a_finished_study_is_collected_and_an_unfinished_one_is_not(tmp_path):
+    make_study(tmp_path / "run", arms=["adamw", "repeat"], seeds=(0, 1, 2))
+    cascade.collect(tmp_path / "run", tmp_path / "kept")
+    record = records.read_json(tmp_path / "kept" / "study.json", "geowidth.cascade_study", 1)
+    assert {path.name: path.read_text() for path in (tmp_path / "kept").iterdir() if path.name != "study.json"} == (
+        cascade.texts_of(record)
+    )
+    table = (tmp_path / "kept" / "headline.md").read_text()
+    low, high = record["arms"][1]["differences"]["late_half"]["interval"]
+    assert f"({100 * low:+.1f} to {100 * high:+.1f})" in table and "| plain |" in table and record["headline"] in table
+    make_study(tmp_path / "half", arms=["adamw", "repeat"], seeds=(0, 1), unfinished=[("repeat", 1)])
+    with pytest.raises(UserError, match="half is not finished: repeat: seed 1"):
+        cascade.collect(tmp_path / "half", tmp_path / "kept")

@@ -29,10 +29,19 @@ def write_study_report(folder: PathLike) -> Path:
     for name in OUTPUTS:
         records.check_writable(folder / name)
     records.write_json(folder / RECORD_FILE, record)
-    records.write_text(folder / "arms.csv", clean(arms_csv(record)))
-    records.write_text(folder / "blocks.csv", clean(blocks_csv(record)))
-    records.write_text(folder / PAGE, study_page(record, folder.name or str(folder), command_of(record, folder)))
+    for name, text in study_texts(record, folder).items():
+        records.write_text(folder / name, text)
     return folder / PAGE
+
+
+def study_texts(record: dict[str, Any], folder: PathLike) -> dict[str, str]:
+    """{file: text} of the page and the tables of a record. folder: as the page names it."""
+    place = Path(folder)
+    return {
+        "arms.csv": clean(arms_csv(record)),
+        "blocks.csv": clean(blocks_csv(record)),
+        PAGE: study_page(record, place.name or str(place), command_of(record, place)),
+    }
 
 
 def command_of(record: dict[str, Any], folder: Path) -> str:
