@@ -13,7 +13,8 @@ so in that backward), and before they are clipped. Under DDP every process then 
 summed again; of gradients in shards (FSDP2, DTensor) the squares of the parts are, by one exchange a step. So every
 process records the same numbers, and what is decided by them is decided alike.
 
-Cost: one pass over the gradients of the blocks, fused over all tensors, without waiting for a GPU.
+Cost: one pass over the gradients of the blocks, fused over all tensors, without waiting for a GPU. Our own loop shares
+that pass with the clipping (geowidth.train.gradients, geowidth.cascade.training).
 """
 
 from collections.abc import Mapping

@@ -11,6 +11,11 @@ from the last whole state and ends with the same bits as an uninterrupted run (o
 says at which step; its states stay. Losses are in nats per byte, or per token where the corpus is tokens. Processes
 that torchrun starts share the work; a run may go on with more or fewer of them, or with another --parallel.
 
+Interventions on how gradients reach the blocks have options of their own: equal gradient norms (--equal-gradients;
+AdamW undoes most of it, so try --optimizer sgd beside it), early exits and layer dropout in LayerSkip's manner
+(--exit-loss, --layer-dropout), last blocks applied several times (--repeat-last). Validation is always of the plain
+model; the training loss is that of the last exit, and the weighted sum that is minimised stands beside it as objective.
+
 With --dry-run it says what the training takes (parameters, tokens, FLOPs, memory, time) and writes nothing.
 
 Examples
@@ -19,6 +24,9 @@ Examples
   geowidth train --preset nano --schedule schedule.json --seed 1 --out runs/tapered-1
   geowidth train --preset nano --device auto --dtype bfloat16 --compile --recompute ffn --tensorboard --out runs/gpu
   geowidth train --preset nano --optimizer muon --decay wsd --decay-share 0.2 --learning-rate 2e-3 --out runs/muon
+  geowidth train --preset nano --optimizer sgd --learning-rate 0.1 --momentum 0.9 --equal-gradients --out runs/equal
+  geowidth train --preset nano --exit-loss 0.2 --exit-curriculum rotational --layer-dropout 0.1 --out runs/exits
+  geowidth train --preset nano --repeat-last 2 --repeat-times 2 --out runs/repeated
   torchrun --standalone --nproc-per-node 2 -m geowidth train --preset nano --parallel fsdp --out runs/sharded
 """
 
@@ -38,13 +46,6 @@ def add_arguments(parser):
     )
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets")
     add("--vocabulary", metavar="N", type=words.whole(), help="token ids of the model (default: the preset's)")
-    add(
-        "--repeat-last",
-        metavar="K",
-        type=words.whole(0),
-        help="apply the last K blocks --repeat-times times, with the same parameters",
-    )
-    add("--repeat-times", metavar="R", type=words.whole(), help="how often the last blocks are applied")
     add("--seed", metavar="N", type=words.whole(0), default=0, help="decides initial values and data order")
     add("--out", metavar="DIR", help="folder of the run; made if it does not exist (not needed with --dry-run)")
     add("--dry-run", action="store_true", help="say what the training takes, and stop")

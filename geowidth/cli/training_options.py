@@ -89,6 +89,13 @@ def add_interventions(parser):
         "how gradients reach the blocks (deep supervision and layer dropout in LayerSkip's manner)"
     ).add_argument
     add(
+        "--repeat-last",
+        metavar="K",
+        type=words.whole(0),
+        help="apply the last K blocks --repeat-times times, with the same parameters",
+    )
+    add("--repeat-times", metavar="R", type=words.whole(), help="how often the last blocks are applied")
+    add(
         "--equal-gradients",
         action="store_const",
         const=True,

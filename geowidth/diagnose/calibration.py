@@ -69,6 +69,8 @@ def calibrate(
     design = CalibrationDesign(chosen, corpus=str(corpus), **given)
     design = replace(design, seeds=tuple(design.seeds), factors=tuple(map(float, design.factors)))
     folder, profile = Path(out), load_work(work)
+    if profile is None:
+        chosen.model.refuse_repeats("a calibration, which measures FFNs,")
     if profile is not None and len(profile.widths) != chosen.model.layers:
         raise UserError(
             f"the work profile has {len(profile.widths)} layers, preset {chosen.name} {chosen.model.layers}"

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from geowidth import records
-from geowidth.cascade import residual_blocks
+from geowidth.cascade import prune, residual_blocks
+from geowidth.chain import resolve
+from geowidth.diagnose.calibration import calibrate
 from geowidth.errors import UserError
 from geowidth.exchange.convert import checkpoint_from
 from geowidth.measure import capture
@@ -98,13 +100,22 @@ def test_a_preset_repeats_only_what_is_said_in_full():
         PICO.with_repeats(None, 2)
 
 
-def test_what_has_no_place_for_repeated_blocks_refuses_them_by_name():
+def test_what_has_no_place_for_repeated_blocks_refuses_them_by_name(tmp_path):
     model = TaperedTransformer(CONFIG, seed=3).eval()
     said = "takes no model that applies its last 2 blocks 3 times"
     with pytest.raises(UserError, match=f"an export {said}"):
         checkpoint_from(model)
     with pytest.raises(UserError, match=f"a measurement of FFNs {said}"):
         capture(model, TOKENS, 4)
+    preset = replace(PICO, model=replace(PICO.model, repeat_last=2, repeat_times=3))
+    with pytest.raises(UserError, match=f"a run, which measures FFNs, {said}"):
+        resolve(preset)
+    with pytest.raises(UserError, match=f"a calibration, which measures FFNs, {said}"):
+        calibrate(tmp_path / "out", preset)
+    save_model(model, tmp_path / "model")
+    with pytest.raises(UserError, match=f"pruning {said}"):
+        prune(tmp_path / "model", 1, by="similarity", out=tmp_path / "short")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "short").exists()
 
 
 def test_a_block_left_out_is_left_out_every_time():

@@ -13,6 +13,7 @@ from geowidth.models.config import training_flops
 from geowidth.models.presets import PRESETS, preset_named
 from geowidth.plan.footprint import footprint
 from geowidth.plan.training import days, plan_training, preset_rows, preset_table, product_speed, time_here
+from geowidth.train.supervision import run_flops
 
 
 def never(request):
@@ -30,6 +31,21 @@ def test_the_plan_is_of_the_model_that_would_be_built(name):
     assert plan.flops == training_flops(preset.model, plan.tokens)
     assert plan.gpu_seconds == pytest.approx(plan.flops / (0.4 * 989e12))
     assert plan.footprint == footprint(preset.model, preset.training)
+
+
+def test_interventions_are_counted_and_told():
+    nano = preset_named("nano").with_repeats(2, 3)
+    changes = {"exit_loss": 1.0, "exit_weights": "equal", "exit_curriculum": "rotational", "layer_dropout": 0.25}
+    preset = replace(nano, training=nano.with_training(**changes, exit_period=2, equal_gradients=True))
+    plan, told = plan_training(preset), plan_training(nano)
+    said = next(line for line in plan.lines() if line.startswith("gradients:"))
+    assert said.split(maxsplit=1)[1] == (
+        "the last 2 blocks 3 times; gradients of all blocks at one norm; "
+        "6.5 exits a step, the last among them (equal); layer dropout up to 0.25"
+    )
+    assert plan.flops == run_flops(preset.model, preset.training) != told.flops
+    assert plan.footprint.logits == 7 * told.footprint.logits
+    assert not any(line.startswith("gradients:") for line in plan_training(preset_named("nano")).lines())
 
 
 def test_small_models_are_timed_by_whole_steps_of_one_sequence():
