@@ -10,7 +10,7 @@ import numpy as np
 
 from geowidth import records
 from geowidth.cascade.blocks import ResidualBlocks
-from geowidth.cascade.held_out import HeldOut, mean_and_error, window_losses
+from geowidth.cascade.held_out import HeldOut, mean_and_error, whole_losses, window_losses
 from geowidth.cascade.scores import RULES, Evidence, block_scores, removal_order
 from geowidth.cascade.stability import rank_stability
 from geowidth.files import PathLike
@@ -42,7 +42,7 @@ class Judge:
 
     def __init__(self, blocks: ResidualBlocks, text: HeldOut, out: PathLike | None = None) -> None:
         self.blocks, self.text = blocks, text
-        self.full = window_losses(blocks.model, text)
+        self.full = whole_losses(blocks.model, text)
         facts = records.dumps([len(blocks), text.settings, self.full])
         self.kept = KeptResults(out, hashlib.sha256(facts.encode()).hexdigest())
 

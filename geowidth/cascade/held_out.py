@@ -105,6 +105,18 @@ def window_losses(model: torch.nn.Module, text: HeldOut, batch: int = BATCH) -> 
     return torch.cat(found).numpy()
 
 
+def whole_losses(model: torch.nn.Module, text: HeldOut, batch: int = BATCH) -> np.ndarray:
+    """The window_losses of a model that others are held against; UserError where one is not finite."""
+    losses = window_losses(model, text, batch)
+    if not np.isfinite(losses).all():
+        window = int(np.flatnonzero(~np.isfinite(losses))[0])
+        raise UserError(
+            f"the loss of the whole model on window {window} of the text is {losses[window]}, so nothing can be told "
+            "of its blocks; give a model of finite weights"
+        )
+    return losses
+
+
 def token_losses(model: torch.nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Loss of every token (batch, length) in nats, float32 or wider; 0 where the target is IGNORED."""
     device = input_device(model)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from geowidth.cascade.blocks import ResidualBlocks
-from geowidth.cascade.held_out import BATCH, HeldOut, mean_and_error, window_losses
+from geowidth.cascade.held_out import BATCH, HeldOut, mean_and_error, whole_losses, window_losses
 from geowidth.progress import Progress
 
 
@@ -60,7 +60,7 @@ def block_importance(
         if watch is None:
             watch = stack.enter_context(Progress(len(blocks) + 1, "importance", unit="block")).step
         stack.enter_context(evaluating(blocks.model))
-        full = window_losses(blocks.model, text, batch)
+        full = whole_losses(blocks.model, text, batch)
         watch()
         differences = []
         for block in range(len(blocks)):

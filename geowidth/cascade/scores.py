@@ -129,7 +129,7 @@ def by_taylor(evidence: Evidence) -> np.ndarray:
 def _gradients(model, parameters, text):
     """{id: gradient of the mean loss over the text} of parameters; `.grad` and what needs gradients are left as is."""
     needed = [p.requires_grad for p in parameters]
-    total = {id(p): torch.zeros_like(p, requires_grad=False) for p in parameters}
+    total = {id(p): torch.zeros_like(p, dtype=_at_least_float32(p), requires_grad=False) for p in parameters}
     count = int((text.targets >= 0).sum())
     try:
         for p in parameters:
@@ -144,6 +144,11 @@ def _gradients(model, parameters, text):
         for p, flag in zip(parameters, needed, strict=True):
             p.requires_grad_(flag)
     return total
+
+
+def _at_least_float32(p):
+    """What gradients of many batches are added up in: in half precision small ones would be lost."""
+    return torch.promote_types(p.dtype, torch.float32)
 
 
 def by_magnitude(evidence: Evidence) -> np.ndarray:

@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 from cascade_models import ours
 from test_importance import text_of
 
 from geowidth.artifacts.ledger import Ledger
-from geowidth.cascade import curves, residual_blocks
+from geowidth.cascade import block_importance, curves, residual_blocks
 from geowidth.cascade.curves import Judge, rankings, removal_curves, stabilities
 from geowidth.cascade.held_out import window_losses
 from geowidth.cascade.scores import Evidence
+from geowidth.errors import UserError
 
 RULES = ("ledger", "similarity", "random")
 LEDGER = Ledger(("a", "b", "c"), 2, 0, [3, 1, 2], [1, 1, 1])
@@ -24,7 +26,8 @@ def judged(monkeypatch):
         seen.append(text)
         return window_losses(model, text)
 
-    monkeypatch.setattr(curves, "window_losses", counted)
+    for name in ("window_losses", "whole_losses"):
+        monkeypatch.setattr(curves, name, counted)
     return blocks, text_of(), seen
 
 
@@ -76,7 +79,8 @@ def test_an_interrupted_curve_goes_on_and_ends_the_same(judged, tmp_path, monkey
         return window_losses(model, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(curves, "window_losses", stopped)
+        for name in ("window_losses", "whole_losses"):
+            patch.setattr(curves, name, stopped)
         with pytest.raises(KeyboardInterrupt):
             whole(out)
     assert (tmp_path / ".curve.json.partial").exists()
@@ -99,3 +103,13 @@ def test_what_was_kept_of_another_model_or_text_is_not_taken(judged, tmp_path):
         wanted = window_losses(blocks.model, text)
     np.testing.assert_array_equal(other.without([0]), wanted)
     assert len(seen) == 1
+
+
+def test_a_model_without_a_finite_loss_is_refused():
+    blocks = residual_blocks(ours())
+    with torch.no_grad():
+        blocks.model.blocks[0].ffn.up[0, 0] = float("inf")
+    with pytest.raises(UserError, match="loss of the whole model on window 0 of the text is nan"):
+        Judge(blocks, text_of())
+    with pytest.raises(UserError, match="give a model of finite weights"):
+        block_importance(blocks, text_of())

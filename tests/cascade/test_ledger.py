@@ -48,6 +48,29 @@ def test_norms_and_shares_of_a_bare_loop():
     assert (found.steps, found.skipped, found.blocks) == (3, 0, blocks.names)
 
 
+def test_shares_by_hand():
+    """x (1 + a)(1 + b)(1 + c), a block a factor: the gradient of a is x (1 + b)(1 + c), and so on."""
+
+    class Factor(torch.nn.Module):
+        def __init__(self, value):
+            super().__init__()
+            self.value = torch.nn.Parameter(torch.tensor(value))
+
+        def forward(self, x):
+            return x + self.value * x
+
+    model = torch.nn.Sequential(Factor(1.0), Factor(-0.5), Factor(3.0))
+    ledger = GradientLedger(ResidualBlocks(model, list(model)))
+    for x in (1.0, -2.0):  # 2, 8, 1 and twice as much: factors 2, 0.5 and 4
+        model.zero_grad()
+        model(torch.tensor(x)).backward()
+        ledger.record()
+    found = ledger.result()
+    np.testing.assert_allclose(found.norms, [6, 24, 3])
+    np.testing.assert_allclose(found.shares, [6 / 33, 24 / 33, 3 / 33])
+    np.testing.assert_allclose(found.mean_step_shares, found.shares)
+
+
 @pytest.fixture
 def resnet50():
     """ResNet-50 as transformers lays it out, at an eighth of its channels or less: 3, 4, 6 and 3 bottlenecks."""

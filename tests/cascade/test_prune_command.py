@@ -202,6 +202,12 @@ def test_bad_input_is_one_line_and_code_2(folder, pruned, tmp_path, arguments, w
     assert not (tmp_path / "out").exists() and not (tmp_path / "curve.json").exists()
 
 
+def test_a_model_of_one_block_keeps_it(pruned, tmp_path):
+    save_model(TaperedTransformer(ModelConfig(256, 1, 16, 2, (24,), 16), seed=1), tmp_path / "model")
+    code, said = pruned(tmp_path / "model", "--by", "random", "--blocks", 1, "--out", tmp_path / "out")
+    assert code == 2 and "has one block, and one must stay" in said.err, said.err
+
+
 def test_models_without_a_loss_are_refused(pruned, tmp_path):
     torch.manual_seed(0)
     transformers.BertModel(transformers.BertConfig(**SMALL)).save_pretrained(tmp_path / "bert")

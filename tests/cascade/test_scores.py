@@ -8,7 +8,7 @@ from test_importance import text_of
 
 from geowidth.artifacts.ledger import Ledger
 from geowidth.cascade import residual_blocks
-from geowidth.cascade.held_out import token_losses
+from geowidth.cascade.held_out import HeldOut, token_losses
 from geowidth.cascade.scores import RULES, Evidence, angles_between, block_scores, removal_order
 from geowidth.errors import UserError
 
@@ -49,6 +49,17 @@ def test_taylor_and_magnitude_by_definition(make):
         assert sizes[block] == pytest.approx(sum(float(p.abs().sum()) for p, _ in pairs), rel=1e-5)
 
 
+@pytest.mark.parametrize("rule", ["similarity", "taylor", "magnitude"])
+def test_a_block_that_is_an_identity_goes_first(rule):
+    """Without its parameters a pre-norm block changes nothing: angle, first-order change and size are all 0."""
+    model = ours()
+    with torch.no_grad():
+        for parameter in model.blocks[1].parameters():
+            parameter.zero_()
+    scores = block_scores(rule, evidence(model))
+    assert scores[1] == 0 and scores[[0, 2]].min() > 0 and removal_order(scores)[0] == 1
+
+
 def test_ledger_and_random():
     ledger = Ledger(("a", "b", "c"), 2, 0, [3, 1, 4], [0, 0, 0])
     assert removal_order(block_scores("ledger", evidence(ledger=ledger))) == (1, 0, 2)
@@ -78,6 +89,15 @@ def test_scores_are_summed_over_processes():
         assert removal_order(block_scores("local", evidence(), World())) == (1, 0, 2)
     finally:
         del RULES._items["local"]
+
+
+def test_half_precision_gradients_are_added_up_in_float32():
+    """Of sixteen times the windows as of them once; in bfloat16 each sum of gradients would be rounded."""
+    model = ours().to(torch.bfloat16)
+    one = text_of(4)
+    many = HeldOut(one.tokens.repeat(16, 1), one.targets.repeat(16, 1), {})
+    found = [block_scores("taylor", Evidence(residual_blocks(model), text)) for text in (one, many)]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
 def test_refusals():
