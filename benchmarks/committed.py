@@ -15,6 +15,8 @@ Each of the two has a record.json with an entry for each file or folder: the com
     sweep     trainings on the texts whose digests are named. Stale when cells are of other texts
     tables    what is computed from studies. Stale when they give other tables
     cells     sliced models, one a line, and the tables, picture and page of them. Stale when the cells give others
+    pruning   models without blocks, on the texts whose digests are named. Stale when its records are of other texts,
+              or give other tables
 
 The rows' own columns say on which processor and with which versions of what they were measured.
 """
@@ -129,8 +131,19 @@ def _cells(path, entry):
     return f"the cells give another {', '.join(made)}" if made else None
 
 
+def _pruning(path, entry):
+    from benchmarks.experiments import pruning
+
+    models = pruning.committed_models(path / "records")
+    found = {one["run"]["corpus"]: one["text"]["corpus"] for model in models for one in model.records}
+    if found != entry["text_digests"]:
+        return f"records are of texts {found}, not {entry['text_digests']}"
+    made = [name for name, text in pruning.results(models).items() if text != (path / name).read_text("utf-8")]
+    return f"the records give another {', '.join(made)}" if made else None
+
+
 _CHECKS = {"work": _work, "picture": _picture, "rows": _rows, "study": _study, "sweep": _sweep, "tables": _tables}
-_CHECKS |= {"cells": _cells}
+_CHECKS |= {"cells": _cells, "pruning": _pruning}
 
 
 def main(arguments=()):

@@ -68,11 +68,13 @@ def test_M5_what_goes_stale_of_an_experiment_is_found(tmp_path):
     record["geometry"]["widths"].reverse()
     path.write_text(json.dumps(record))
     (copy / tables / "order.csv").write_text("another\n")
+    (copy / "pruning" / "rivals.csv").write_text("another\n")
     known = json.loads((copy / committed.RECORD).read_text())
     known["results"][sweep]["text_digests"]["stdlib"] = "0"
     (copy / committed.RECORD).write_text(json.dumps(known))
     found = committed.stale(copy)
     assert "other widths" in found[study] and "order.csv" in found[tables] and "texts" in found[sweep]
+    assert found["pruning"] == "the records give another rivals.csv"
 
 
 def test_M5_what_goes_stale_is_found(tmp_path):
