@@ -41,7 +41,7 @@ class Run:
 MINIS = tuple(Run(f"mini-{s}", "stdlib", 5, ("ledger", *UNTRAINED), 100 * s, 8, 64, 128, s) for s in range(5))
 LARGE = (
     Run("smollm2-stdlib", "stdlib", 10, UNTRAINED, 0, 5, 12, 96),
-    Run("smollm2-bible", "bible", 10, UNTRAINED, 0, 3, 12, 96),
+    Run("smollm2-bible", "bible", 6, UNTRAINED, 0, 3, 12, 96),
 )
 
 
