@@ -47,8 +47,13 @@ def refusal(call):
         return str(error)
 
 
+from geowidth.measure.opening import open_model
+from geowidth.slicing import Evidence, Keep, ffns_of, slice_widths
+
+sliced = slice_widths("reversed-norms:power=3", Evidence(ffns_of(open_model(model, causal=True).model)), Keep(0.5))
 points = torch.rand(5, 3)
 facts = {
+    "sliced": [sliced.widths, sliced.details["source_widths"]],
     "family": found.settings["family"], "widths": found.widths, "shift": profile.work["raw"]["shift"],
     "native": refusal(lambda: pairwise_distances(points, geometry="city", backend="native")),
     "statistic": refusal(lambda: MeasureSettings(geometries=("spherical",), statistics=("growth",))),
@@ -136,6 +141,11 @@ def test_the_place_was_asked(done):
 def test_the_family_is_captured(done):
     found = facts(done)
     assert found["family"] == "toy" and found["widths"] == [5, 9] and min(found["shift"]) > 0
+
+
+def test_the_rule_for_widths_is_asked(done):
+    widths, before = facts(done)["sliced"]
+    assert sum(widths) == 24 and widths == before[::-1]
 
 
 def test_the_format_is_written(done):

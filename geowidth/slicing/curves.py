@@ -22,7 +22,7 @@ POWERS = np.array([1, 2, 3, 4, 6, 8, 12])  # of the removed share, whose sums wi
 LEAST_ERROR = 0.05  # of the largest loss of a layer: points are not trusted beyond it, however small their errors
 
 
-def curves(evidence: Evidence, problem: Problem, *, shares: ArrayLike = SHARES) -> Optimum:
+def by_curves(evidence: Evidence, problem: Problem, *, shares: ArrayLike = SHARES) -> Optimum:
     """The widths with the least sum of the layers' fitted losses.
 
     shares: of its neurons that each layer alone keeps while the loss is taken. A layer's curve is a polynomial of the

@@ -74,7 +74,7 @@ class DepthAndWidth:
         return {"best": len(self.best.removed), "corrected": self.corrected, "trials": trials}
 
 
-def depth_and_width(
+def depth_against_width(
     evidence: Evidence,
     target: Parameters | Keep,
     by: str = "uniform",

@@ -71,7 +71,7 @@ class Evidence:
 
     def losses(self, shares: Sequence[float], windows: int | None = None) -> LayerLosses:
         """The LayerLosses at these shares (others may be there too), on the first `windows` windows (None: all)."""
-        from geowidth.slicing.layer_losses import layer_losses
+        from geowidth.slicing.layer_losses import measured_losses
 
         text = self.windows()
         if windows is not None and windows < len(text.tokens):
@@ -79,7 +79,7 @@ class Evidence:
             text = replace(text, tokens=text.tokens[:windows], targets=text.targets[:windows], settings=facts)
         known = self._measured.get(("losses", len(text.tokens)))
         if known is None or known.missing(shares):
-            known = layer_losses(
+            known = measured_losses(
                 self._model(), text, self.neuron_scores(), shares,
                 settings={"neurons": self.neurons, "seed": self.seed},
                 known=known, path=self._losses_path(len(text.tokens)), batch=self.batch,

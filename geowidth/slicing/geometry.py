@@ -24,7 +24,7 @@ TOLERANCE = 0.02  # of all neurons: so many may stand in other layers by another
 MOST_DRAWS = 8
 
 
-def geometry(
+def by_geometry(
     evidence: Evidence,
     problem: Problem,
     *,

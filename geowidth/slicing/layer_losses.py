@@ -79,7 +79,7 @@ class LayerLosses:
         return cls(settings, value["whole"], value["layers"], path)
 
 
-def layer_losses(
+def measured_losses(
     ffns: FFNs,
     text: HeldOut,
     scores: Sequence[np.ndarray],

@@ -19,7 +19,7 @@ def check_share(share: float) -> float:
     return number("share", share, "numbers above 0 and below 1", lambda v: 0 < v < 1)
 
 
-def sensitivity(
+def by_sensitivity(
     evidence: Evidence,
     problem: Problem,
     *,

@@ -28,7 +28,7 @@ NORMALISATIONS: dict[str, Callable[[Sequence[np.ndarray]], list[np.ndarray]]] = 
 }
 
 
-def threshold(evidence: Evidence, problem: Problem, *, normalised: str = "norm") -> Optimum:
+def by_threshold(evidence: Evidence, problem: Problem, *, normalised: str = "norm") -> Optimum:
     """The widths at which the largest normalised scores of all layers stay.
 
     normalised: scores of a layer divided by their "norm" or their "mean" size, "standard" (less their mean, divided by

@@ -29,13 +29,13 @@ from geowidth.allocate.schedules import CONTROLS, Rule, Shape, find_rule, schedu
 from geowidth.artifacts.schedule import Schedule
 from geowidth.errors import UserError, shown
 from geowidth.registry import Registry
-from geowidth.slicing.combined import combined
-from geowidth.slicing.curves import curves
+from geowidth.slicing.combined import by_both
+from geowidth.slicing.curves import by_curves
 from geowidth.slicing.evidence import Evidence
-from geowidth.slicing.geometry import geometry
-from geowidth.slicing.sensitivity import sensitivity
+from geowidth.slicing.geometry import by_geometry
+from geowidth.slicing.sensitivity import by_sensitivity
 from geowidth.slicing.targets import Budget, Sizes, Target
-from geowidth.slicing.thresholds import threshold
+from geowidth.slicing.thresholds import by_threshold
 
 MEASURED = "0.25x"  # of the uniform width, the floor: what is measured on little text shall starve no layer
 BOTH = ("text", "scores")
@@ -74,7 +74,7 @@ class WidthRule:
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def uniform(evidence: Evidence, problem: Problem) -> Shape:
+def by_uniform_share(evidence: Evidence, problem: Problem) -> Shape:
     """The same share of every layer: one common width where the model has one."""
     widths = np.array(evidence.sizes.widths)
     return Shape(widths.astype(float), tied=widths)
@@ -84,12 +84,14 @@ WIDTH_RULES = Registry(
     "rule for widths",
     WidthRule,
     (
-        WidthRule("uniform", "the same share of every layer's neurons", uniform),
-        WidthRule("geometry", "by the geometric work of each layer's FFN", geometry, ("text",), MEASURED, EACH),
-        WidthRule("sensitivity", "by the loss when a layer alone keeps half its neurons", sensitivity, BOTH, MEASURED),
-        WidthRule("threshold", "the best neurons of all layers, by normalised scores", threshold, ("scores",)),
-        WidthRule("curves", "least summed loss by curves measured layer by layer", curves, BOTH, MEASURED),
-        WidthRule("combined", "by a sensitivity of few windows and signals together", combined, BOTH, MEASURED, EACH),
+        WidthRule("uniform", "the same share of every layer's neurons", by_uniform_share),
+        WidthRule("geometry", "by the geometric work of each layer's FFN", by_geometry, ("text",), MEASURED, EACH),
+        WidthRule(
+            "sensitivity", "by the loss when a layer alone keeps half its neurons", by_sensitivity, BOTH, MEASURED
+        ),
+        WidthRule("threshold", "the best neurons of all layers, by normalised scores", by_threshold, ("scores",)),
+        WidthRule("curves", "least summed loss by curves measured layer by layer", by_curves, BOTH, MEASURED),
+        WidthRule("combined", "by a sensitivity of few windows and signals together", by_both, BOTH, MEASURED, EACH),
     ),
 )
 

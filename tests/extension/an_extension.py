@@ -21,6 +21,7 @@ from geowidth.models.training import TrainingSettings
 from geowidth.ops.backend import Backend
 from geowidth.ops.persistence.operation import PERSISTENCE
 from geowidth.report import SECTIONS, Section
+from geowidth.slicing import WIDTH_RULES, WidthRule
 from geowidth.train.executors import PLACES, Place
 
 
@@ -70,6 +71,15 @@ def in_proportion(problem, *, geometry="hyperbolic", statistic="topology"):
 
 SCHEDULES.register(Rule("steps", "narrow, then wide", steps))
 SCHEDULES.register(Rule("in_proportion", "in proportion to one signal", in_proportion, needs_work=True))
+
+
+# A rule for the widths of a slice: it answers as schedules do, and may look at the model and at text.
+def by_norms(evidence, problem, *, power=1.0):
+    """In proportion to the norm of a layer's down-projection."""
+    return Shape(np.array([float(ffn.columns().norm()) ** power for ffn in evidence.ffns]))
+
+
+WIDTH_RULES.register(WidthRule("norms", "in proportion to the norms of down-projections", by_norms))
 
 
 # A model family, and a model of it.

@@ -7,7 +7,7 @@ import torch
 from geowidth.cascade.blocks import residual_blocks
 from geowidth.errors import UserError
 from geowidth.models import ModelConfig, TaperedTransformer
-from geowidth.slicing.depth_and_width import depth_and_width
+from geowidth.slicing.depth_and_width import depth_against_width
 from geowidth.slicing.evidence import Evidence
 from geowidth.slicing.ffns import ffns_of
 from geowidth.slicing.targets import Keep, Latency, Parameters
@@ -33,7 +33,7 @@ def test_blocks_that_do_nothing_go_before_neurons_that_do():
     state = {name: tensor.clone() for name, tensor in look.ffns.model.state_dict().items()}
     block = sum(p.numel() for p in residual_blocks(look.ffns.model).parameters(0))
     total = look.sizes.parameters - 2 * block
-    found = depth_and_width(look, Parameters(total))
+    found = depth_against_width(look, Parameters(total))
     assert found.best.removed in ((1, 3), (3, 1)) and found.best.parameters == total
     assert found.best.schedule.widths == (24,) * 3, "with both idle blocks gone no neuron has to"
     for trial in found.trials:
@@ -51,7 +51,7 @@ def test_a_trial_is_the_model_it_says():
     config = ModelConfig(20, 3, 16, 2, (24, 24, 24), 16)
     model = TaperedTransformer(config, seed=1).eval()
     look = Evidence(ffns_of(model), windows(12), "magnitude")
-    found = depth_and_width(look, Keep(0.1), blocks_by="magnitude", patience=9)
+    found = depth_against_width(look, Keep(0.1), blocks_by="magnitude", patience=9)
     trial = found.trials[1]
     kept = [i for i in range(3) if i not in trial.removed]
     short = TaperedTransformer(ModelConfig(20, 2, 16, 2, (24, 24), 16), seed=None)
@@ -64,7 +64,9 @@ def test_a_trial_is_the_model_it_says():
         if k.startswith(old)
     }
     short.load_state_dict(state)
-    again = depth_and_width(Evidence(ffns_of(short), windows(12), "magnitude"), Parameters(trial.parameters), most=0)
+    again = depth_against_width(
+        Evidence(ffns_of(short), windows(12), "magnitude"), Parameters(trial.parameters), most=0
+    )
     assert again.trials[0].schedule.widths == trial.schedule.widths
     np.testing.assert_allclose(again.trials[0].losses, trial.losses, atol=1e-5)
     assert model.config.widths == (24, 24, 24)
@@ -72,7 +74,7 @@ def test_a_trial_is_the_model_it_says():
 
 def test_it_stops_when_it_only_gets_worse():
     look = idle(())
-    found = depth_and_width(look, Keep(0.05), patience=1)
+    found = depth_against_width(look, Keep(0.05), patience=1)
     losses = [trial.losses.mean() for trial in found.trials]
     assert len(found.trials) == int(np.argmin(losses)) + 2 or len(found.trials) == 5
 
@@ -89,15 +91,15 @@ def test_it_stops_when_it_only_gets_worse():
 )
 def test_wrong_questions_are_one_line(given, words):
     with pytest.raises(UserError, match=words):
-        depth_and_width(idle(), Keep(0.5), **given)
+        depth_against_width(idle(), Keep(0.5), **given)
 
 
 def test_too_little_text_and_times_are_refused():
     look = evidence()
     with pytest.raises(UserError, match="6 calibration windows came; 8 or more"):
-        depth_and_width(look, Keep(0.5))
+        depth_against_width(look, Keep(0.5))
     look.text = windows(12)
     from geowidth.artifacts.cost import TableCost
 
     with pytest.raises(UserError, match="at equal parameters"):
-        depth_and_width(look, Latency(1.0, TableCost([24], [1.0])))
+        depth_against_width(look, Latency(1.0, TableCost([24], [1.0])))

@@ -13,7 +13,7 @@ from geowidth.models import ModelConfig, TaperedTransformer
 from geowidth.slicing import layer_losses as module
 from geowidth.slicing.apply import sliced
 from geowidth.slicing.ffns import ffns_of
-from geowidth.slicing.layer_losses import layer_losses
+from geowidth.slicing.layer_losses import measured_losses
 from geowidth.slicing.scores import neuron_scores
 from geowidth.slicing.selection import kept_neurons
 from geowidth.slicing.suffix import Suffixes
@@ -40,7 +40,7 @@ def test_one_layer_alone_as_a_sliced_model_has_it(kind):
     model = loud(MODELS[kind][0]())
     ffns, text = ffns_of(model), windows()
     scores = neuron_scores(ffns, text)
-    found = layer_losses(ffns, text, scores, [0.5, 0.25], batch=4)
+    found = measured_losses(ffns, text, scores, [0.5, 0.25], batch=4)
     for share in (0.25, 0.5):
         np.testing.assert_allclose(found.differences(share), plain(ffns, text, scores, share), atol=2e-5)
     assert np.abs(found.differences(0.25)).max() > 1e-3, "nothing was told apart"
@@ -73,7 +73,7 @@ def test_blocks_that_run_twice_are_run_whole():
     ffns, text = ffns_of(model), windows()
     scores = neuron_scores(ffns, text)
     assert not Suffixes(ResidualBlocks(model, list(model.blocks)), text, 4).reuses
-    found = layer_losses(ffns, text, scores, [0.5], batch=4).differences(0.5)
+    found = measured_losses(ffns, text, scores, [0.5], batch=4).differences(0.5)
     np.testing.assert_allclose(found, plain(ffns, text, scores, 0.5), atol=2e-5)
 
 
@@ -81,7 +81,7 @@ def test_all_is_as_before():
     model = loud(library("llama")).train()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     ffns = ffns_of(model)
-    layer_losses(ffns, windows(), neuron_scores(ffns, windows()), [0.5])
+    measured_losses(ffns, windows(), neuron_scores(ffns, windows()), [0.5])
     assert model.training and all(torch.equal(state[name], t) for name, t in model.state_dict().items())
     assert all("forward" not in vars(m) and not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
@@ -94,7 +94,7 @@ def test_a_stop_costs_one_layer(tmp_path, monkeypatch):
     model = loud(library("llama", num_hidden_layers=4))
     ffns, text, path = ffns_of(model), windows(), tmp_path / "losses.json"
     scores = neuron_scores(ffns, text)
-    whole = layer_losses(ffns, text, scores, [0.5, 0.25])
+    whole = measured_losses(ffns, text, scores, [0.5, 0.25])
     measured = []
     usual = module._losses_with
 
@@ -109,40 +109,40 @@ def test_a_stop_costs_one_layer(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "_losses_with", until(5))
     with pytest.raises(Stopped):
-        layer_losses(ffns, text, scores, [0.5, 0.25], path=path)
+        measured_losses(ffns, text, scores, [0.5, 0.25], path=path)
     assert measured == [0, 0, 1, 1, 2]
     monkeypatch.setattr(module, "_losses_with", until(100))
     measured.clear()
-    found = layer_losses(ffns, text, scores, [0.5, 0.25], path=path)
+    found = measured_losses(ffns, text, scores, [0.5, 0.25], path=path)
     assert measured == [2, 2, 3, 3]
     assert found.layers == whole.layers and found.whole == whole.whole
     kept = path.read_bytes()
     measured.clear()
-    assert layer_losses(ffns, text, scores, [0.25], path=path).layers == whole.layers
+    assert measured_losses(ffns, text, scores, [0.25], path=path).layers == whole.layers
     assert not measured and path.read_bytes() == kept
-    layer_losses(ffns, text, scores, [0.5, 0.75], path=path)
+    measured_losses(ffns, text, scores, [0.5, 0.75], path=path)
     assert measured == [0, 1, 2, 3], "only the new share"
 
 
 def test_what_is_kept_is_of_one_model_text_and_rule(tmp_path):
     ffns, text, path = ffns_of(loud(library("llama"))), windows(), tmp_path / "losses.json"
     scores = neuron_scores(ffns, text)
-    layer_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "activation"})
+    measured_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "activation"})
     with pytest.raises(UserError, match="another text"):
-        layer_losses(ffns, windows(seed=1), scores, [0.5], path=path, settings={"neurons": "activation"})
+        measured_losses(ffns, windows(seed=1), scores, [0.5], path=path, settings={"neurons": "activation"})
     with pytest.raises(UserError, match="another neurons: 'activation', not 'taylor'"):
-        layer_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "taylor"})
+        measured_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "taylor"})
     with torch.no_grad():
         ffns[0].columns().mul_(2)
     with pytest.raises(UserError, match="another model"):
-        layer_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "activation"})
+        measured_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "activation"})
     value = json.loads(path.read_text())
     value["layers"][1]["0.5"].pop()
     path.write_text(json.dumps(value))
     with torch.no_grad():
         ffns[0].columns().div_(2)
     with pytest.raises(UserError, match="is damaged"):
-        layer_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "activation"})
+        measured_losses(ffns, text, scores, [0.5], path=path, settings={"neurons": "activation"})
 
 
 @pytest.mark.parametrize("rule", ["sensitivity", "curves", "combined:windows=3"])
