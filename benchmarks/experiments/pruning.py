@@ -24,10 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.experiments.order import LEVEL, holm, t_p, table
+from benchmarks.experiments.order import LEVEL, table
 from benchmarks.experiments.pruning_runs import FOLDER, KIND, LARGE, MINIS, SCHEMA, run
 from geowidth import records
 from geowidth.cascade import correlate, rank_stability
+from geowidth.train.corrections import holm, paired_t_p
 from geowidth.train.evidence import paired_difference
 
 RANDOM = "random"
@@ -143,7 +144,7 @@ def rivals(model):
 
 def _judge(family, name="from_random"):
     """Fill in the rows of [(row, pairs)]: mean, interval and p of each, corrected for all of them."""
-    ps = [t_p(pairs) for _, pairs in family]
+    ps = [paired_t_p(pairs) for _, pairs in family]
     for (row, pairs), p, corrected in zip(family, ps, holm(ps), strict=True):
         found = paired_difference(pairs, 1 - LEVEL)
         row |= {name: found.mean, "low": found.interval[0], "high": found.interval[1], "t_p": p, "holm_p": corrected}
