@@ -229,9 +229,7 @@ def _open_folder(folder, name=None, causal=False, ours=False):
         raise UserError(f"{folder} is a {kind}, which predicts no next token; a causal language model is needed")
     safetensors_files(folder)  # refused before the tokenizer is asked for
     if ours and not _fits_ours(folder, config, kind):
-        raise UserError(
-            f"{folder} is a {kind} with parts that GeoWidth's transformer has no place for; use its library"
-        )
+        raise UserError(f"{folder} is a {kind}; our transformer takes plain Llama layers only: use the model's library")
     tokenizer = _tokenizer(folder)
     model = model_from(read_checkpoint(folder)).float() if ours else _model_of(folder, config, kind, causal)
     return OpenedModel(model, {**source, "model_type": kind}, **tokenizer)

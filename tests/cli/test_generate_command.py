@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from geowidth import cli
@@ -53,13 +54,48 @@ def test_draws_follow_the_seed_and_stop_at_the_context(tmp_path, said):
     assert first.out.partition("\n")[2].startswith(single)
 
 
-def test_a_tokenizer_spells_the_text_and_its_end_ends_it(tmp_path, said):
+def spelling():
+    """A tokenizer of single bytes, and the id that ends a text."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|endoftext|>"])
-    end = tokenizer.token_to_id("<|endoftext|>")
+    return tokenizer, tokenizer.token_to_id("<|endoftext|>")
+
+
+def library_folder(tmp_path, kind, **changes):
+    """A small model of transformers with a tokenizer, and the model."""
+    sizes = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **sizes | changes)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(tmp_path / kind)
+    spelling()[0].save(str(tmp_path / kind / "tokenizer.json"))
+    return tmp_path / kind, model
+
+
+def test_a_llama_of_transformers_says_what_transformers_makes_it_say(tmp_path, said):
+    folder, model = library_folder(tmp_path, "llama")
+    tokenizer, end = spelling()
+    ids = torch.tensor([tokenizer.encode("a llama").ids])
+    with torch.no_grad():
+        whole = model.generate(ids, max_new_tokens=20, do_sample=False, eos_token_id=end, pad_token_id=end)[0].tolist()
+    code, found = said(folder, "--prompt", "a llama", "--tokens", "20")
+    assert code == 0, found.err
+    text = printable(tokenizer.decode(whole))
+    assert text.startswith(found.out.rstrip("\n").rstrip("�")) and len(found.out) > len("a llama\n")
+
+
+def test_what_our_transformer_has_no_place_for_is_refused(tmp_path, said):
+    folder, _ = library_folder(tmp_path, "qwen2")  # biases on queries, keys and values
+    code, found = said(folder, "--prompt", "x")
+    assert code == 2 and "is a qwen2; our transformer takes plain Llama layers only" in found.err
+
+
+def test_a_tokenizer_spells_the_text_and_its_end_ends_it(tmp_path, said):
+    tokenizer, end = spelling()
     config = ModelConfig(257, 1, 16, 2, (8,), 32, tied=False)
     folder, model = folder_of(tmp_path, config)
     tokenizer.save(str(folder / "tokenizer.json"))
