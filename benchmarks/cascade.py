@@ -5,7 +5,7 @@
 Random weights in the shape of a preset (128m: 15 layers). A (heads in steps), F (FFN widths linear) and AF (both) have
 the uniform model's parameters and FLOPs. "AF 0.8" spends four fifths of its heads and FFN widths; two uniform models
 have as many parameters: one of narrower FFNs, one of fewer layers, whose FLOPs are AF 0.8's too. Which of them predicts
-better is no question of this benchmark.
+better is no question of this benchmark. "uniform, again" is the uniform model once more, last in every round.
 
 All models and modes take turns within every round; ratios are taken round by round. Before anything is timed, logits
 with kept keys and values are compared with those without.
@@ -37,6 +37,7 @@ SHORTEST = 0.05  # seconds of a turn
 REQUEST = 64  # new tokens of a request
 SAME = {torch.float32: 1e-4, torch.bfloat16: 5e-2}  # of the largest logit: with a cache and without
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+AGAIN = "uniform, again"  # the same model, timed last: how far its ratio is from 1 says what a ratio is worth
 SMALL = ModelConfig(64, 5, 64, 4, (128,) * 5, 64)
 CEILINGS = ("product", "matrix-vector")
 
@@ -176,6 +177,7 @@ def run(arguments):
         models = built(configs(config, arguments.share, 8 if arguments.quick else QUANTUM), dtype, arguments.seed)
         check(models, torch.arange(13)[None].repeat(2, 1))
         caches = Caches(config.context)
+        models[AGAIN] = models["uniform"]
         candidates = {(m, name): m.function(model, caches) for m in found for name, model in models.items()}
         reference = ceilings(dtype, arguments.quick)
         candidates |= {name: function for name, (function, *_) in reference.items()}
