@@ -1,7 +1,8 @@
-"""What gradients tell about the blocks of a trained model, and what changes it (CascadeFormer).
+"""What gradients tell about the blocks of a trained model, what changes it, and models tapered by it (CascadeFormer).
 
   geowidth cascade importance MODEL     importance of every block beside its gradient share
   geowidth cascade study                do late blocks regain importance when they get more of the gradient?
+  geowidth cascade models               tapered models, and uniform ones of as many parameters or FLOPs
 
 importance
   Reads   MODEL: a folder that `geowidth train --ledger` wrote, or another model with --ledger FILE; and held-out text
@@ -18,10 +19,20 @@ study
   of its optimiser, seed by seed. SGD's learning rate is the best of --sgd-rates by one training each, of a seed that no
   arm has. Stop it at any time: what is finished is kept, and the same command goes on and ends with the same numbers.
 
+models
+  Reads   a preset
+  Writes  a folder (--out, default cascade-models-PRESET): A.json (attention heads fall in steps), F.json (FFN widths
+          fall on a line), AF.json (both), uniform.json, and uniform models that come nearest to AF in parameters or
+          FLOPs, with another width or depth; models.json says what each costs. A file is a schedule for geowidth train
+          --schedule, or where the number of layers differs a preset for geowidth train --preset
+
+  Tapers spend --share of the uniform model's heads and FFN parameters: all of them, unless told otherwise.
+
 Examples
   geowidth cascade importance runs/nano --out importance.json --plot importance.svg
   geowidth cascade study --preset nano
   geowidth cascade study --preset nano --arms adamw repeat repeat:repeat_last=1 --seeds 0 1 2 --dry-run
+  geowidth cascade models --preset 128m --share 0.8 --multiple 64 --out models
 """
 
 from pathlib import Path
@@ -29,26 +40,27 @@ from pathlib import Path
 from geowidth.cli import words
 from geowidth.errors import UserError
 
-ACTIONS = ("importance", "study")
+ACTIONS = ("importance", "study", "models")
 IMPORTANCE = ("plot", "corpus", "windows", "context", "seed", "confidence", "device", "download", "cache")
 STUDY = ("preset", "corpus", "arms", "seeds", "steps", "windows", "seed")
-# Options that one action alone has a use for, and what they are where it leaves them out.
-OWN = {
-    "importance": {"ledger": None, "plot": None, "context": None, "confidence": 0.95, "download": False, "cache": None},
-    "study": {
-        "preset": None, "arms": None, "seeds": None, "steps": None, "sgd_rates": None, "processes": None, "on": None,
-        "dry_run": False,
-    },
-}  # fmt: skip
+MODELS = ("start", "end", "levels", "multiple", "share")
+# Options that an action has a use for, and what an option is where it is left out, unless that is None.
+USED = {
+    "importance": ("model", "out", "ledger", *IMPORTANCE),
+    "study": ("out", "sgd_rates", "processes", "on", "device", "dry_run", *STUDY),
+    "models": ("out", "preset", *MODELS),
+}
+USUAL = {"corpus": "stdlib", "seed": 0, "confidence": 0.95, "download": False, "dry_run": False}
+USUAL |= {"start": 1.5, "end": 0.5, "multiple": 1, "share": 1.0}
 WINDOWS = {"importance": 32, "study": 64}
 
 
 def add_arguments(parser):
     """The options of `geowidth cascade`."""
     add = parser.add_argument
-    add("action", metavar="ACTION", type=words.one_of(ACTIONS), help="importance or study")
+    add("action", metavar="ACTION", type=words.one_of(ACTIONS), help="importance, study or models")
     add("model", metavar="MODEL", nargs="?", help="of importance: folder, name or .gguf file")
-    add("--out", metavar="PATH", help="the record (default: importance.json), or the folder of a study")
+    add("--out", metavar="PATH", help="the record (default: importance.json), or the folder of a study or of models")
     add("--corpus", metavar="TEXT", default="stdlib", help=words.CORPUS)
     add("--windows", metavar="N", type=words.whole(2), help="windows of held-out text (default: 32; study: 64)")
     add("--seed", metavar="N", type=words.whole(0), default=0, help="of the drawing of windows")
@@ -74,27 +86,33 @@ def add_arguments(parser):
     )
     add("--on", metavar="PLACE", type=words.place, help="train there: dask://HOST:PORT, slurm:... or local")
     add("--dry-run", action="store_true", help="print cells and cost; do nothing")
+    add = parser.add_argument_group("of models, beside --preset").add_argument
+    add("--share", metavar="X", type=words.positive(), default=1.0, help="of heads and FFN parameters that is spent")
+    add("--start", metavar="X", type=words.positive(), default=1.5, help="first layer over the mean")
+    add("--end", metavar="X", type=words.positive(), default=0.5, help="last layer over the mean")
+    add("--levels", metavar="N", type=words.whole(), help="steps of heads (default: 4, or what leaves fewest unspent)")
+    add("--multiple", metavar="Q", type=words.whole(), default=1, help="FFN widths are multiples of it")
 
 
 def run(arguments):
     check_used(arguments)
     if arguments.windows is None:
-        arguments.windows = WINDOWS[arguments.action]
-    return {"importance": importance, "study": study}[arguments.action](arguments)
+        arguments.windows = WINDOWS.get(arguments.action)
+    return {"importance": importance, "study": study, "models": models}[arguments.action](arguments)
 
 
 def check_used(arguments):
     """Refuse options that the action has no use for, and importance without a model."""
-    action = arguments.action
-    other = ACTIONS[1 - ACTIONS.index(action)]
-    given = [name for name, usual in OWN[other].items() if getattr(arguments, name) != usual]
+    action, found = arguments.action, dict(vars(arguments))
+    model = found.pop("model")
+    given = [name for name in found if name not in ("action", *USED[action]) and found[name] != USUAL.get(name)]
     if given:
         flag = given[0].replace("_", "-")
         raise UserError(f"--{flag} came with cascade {action}, which has no use for it; leave it out")
-    if action == "importance" and arguments.model is None:
+    if action == "importance" and model is None:
         raise UserError("geowidth cascade importance needs MODEL, a folder that geowidth train --ledger wrote")
-    if action == "study" and arguments.model is not None:
-        raise UserError(f"geowidth cascade study trains its own models; leave out {arguments.model}")
+    if action != "importance" and model is not None:
+        raise UserError(f"geowidth cascade {action} makes its own models; leave out {model}")
 
 
 def importance(arguments):
@@ -163,3 +181,21 @@ def preview(chosen, folder, arguments):
     plan = plan_sweep(planned_study(chosen, folder), words.side_by_side(arguments), device)
     least = f"{len(chosen.seeds)} seeds: no exact sign-flip p below {2.0 ** (1 - len(chosen.seeds)):.2g}"
     print("\n".join(plan.lines(None, f"{least}; how far shares of late blocks scatter is known after the first seeds")))
+
+
+def models(arguments):
+    """Write the files of the models, and print what each costs beside the uniform one."""
+    from geowidth.cascade.model_files import write_cascade_models
+    from geowidth.models.presets import preset_named
+
+    preset = preset_named(arguments.preset or "nano")
+    given = {name: getattr(arguments, name) for name in MODELS}
+    options = {"steps": given.pop("levels"), "quantum": given.pop("multiple"), **given}
+    out = f"cascade-models-{preset.name}" if arguments.out is None else arguments.out
+    record = write_cascade_models(preset, out, **options)
+    print(f"{'model':26} layers {'parameters':>14} {'':6} {'FLOPs/token':>14} {'':6} {'cache B/token':>13}")
+    for name, facts in record["models"].items():
+        pairs = ((facts[part], facts["over_uniform"][part]) for part in ("parameters", "flops", "cache_bytes"))
+        cells = [f"{value:{size},} {over:6.3f}" for (value, over), size in zip(pairs, (14, 14, 13), strict=True)]
+        print(f"{name:26} {facts['layers']:6d} {' '.join(cells)}")
+    print(f"files: {out}")

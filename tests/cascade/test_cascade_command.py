@@ -36,7 +36,7 @@ def test_importance_beside_shares(folder, text, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["studies", "MODEL"], "ACTION is 'studies'; allowed: importance, study"),
+        (["studies", "MODEL"], "ACTION is 'studies'; allowed: importance, study, models"),
         (["importance", "nothing"], "nothing/ledger.json does not exist"),
         (["importance", "MODEL", "--confidence", "1"], "--confidence is 1"),
         (["importance", "MODEL", "--ledger", "OTHER"], "the ledger has 2 blocks, the model 5"),

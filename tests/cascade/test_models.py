@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_preset import TINY
 
-from geowidth import records
+from geowidth import cli, records
 from geowidth.allocate import allocate
 from geowidth.artifacts.schedule import Schedule
 from geowidth.cascade import cascade_models, matched_uniform, write_cascade_models
@@ -140,6 +140,35 @@ def test_files_train_the_models_they_say(tmp_path):
     assert record["models"]["uniform-depth-flops"]["layers"] == 6
     with pytest.raises(UserError, match="exists already"):
         write_cascade_models("nano", tmp_path / "out")
+
+
+def test_the_command_writes_models_and_says_what_they_cost(tmp_path, capsys):
+    out = tmp_path / "models"
+    words = ["--share", "0.75", "--multiple", "4", "--levels", "2", "--end", "0.6", "--out", str(out)]
+    assert cli.main(["cascade", "models", "--preset", "nano", *words]) == 0
+    said, record = capsys.readouterr().out, records.read_json(out / "models.json")
+    assert record["options"] == {"steps": 2, "quantum": 4, "start": 1.5, "end": 0.6, "share": 0.75}
+    assert len(set(record["models"]["A"]["heads"])) == 2 and sum(record["models"]["A"]["heads"]) == 12
+    for name, facts in record["models"].items():
+        line = next(line for line in said.splitlines() if line.startswith(f"{name} "))
+        assert f"{facts['parameters']:,}" in line and f"{facts['over_uniform']['cache_bytes']:.3f}" in line
+        assert (out / f"{name}.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["some/model"], "makes its own models; leave out some/model"),
+        (["--corpus", "x"], "--corpus came with cascade models"),
+        (["--dry-run"], "--dry-run came with cascade models"),
+        (["--share", "1.5"], "share is 1.5; allowed: numbers above 0, up to 1"),
+        (["--levels", "0"], "--levels is 0"),
+    ],
+)
+def test_words_that_models_have_no_use_for(words, line, tmp_path, capsys):
+    assert cli.main(["cascade", "models", *words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert line in said.err and said.err.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_allocate_takes_a_share_of_the_heads():
