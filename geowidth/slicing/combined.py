@@ -59,8 +59,8 @@ def by_both(
     if few > len(text.tokens):
         raise UserError(f"windows is {few}; there are {len(text.tokens)} calibration windows: take as many or fewer")
     rate = exponents(exponent, problem.layers)
-    work = evidence.work([read_signal(n, GEOMETRIES) for n in names], _mixed(names), tokens, tolerance, most_draws)
     differences = evidence.losses([share], few).differences(share)
+    work = evidence.work([read_signal(n, GEOMETRIES) for n in names], _mixed(names), tokens, tolerance, most_draws)
     measured, errors = differences.mean(1), errors_of(differences)
     features = np.array([smooth(signal(work.mean, name)) for name in names])
     found = shrunk(measured, errors, features, problem.depth if depth else None)

@@ -25,6 +25,7 @@ from geowidth.slicing.apply import sliced
 from geowidth.slicing.correction import kept_out_windows
 from geowidth.slicing.evidence import Evidence
 from geowidth.slicing.ffns import FFN, FFNs
+from geowidth.slicing.layer_losses import check_predicts
 from geowidth.slicing.scores import neuron_scores
 from geowidth.slicing.selection import kept_neurons
 from geowidth.slicing.targets import Budget, Keep, Parameters, Sizes
@@ -109,6 +110,7 @@ def depth_against_width(
     total = _parameters(target, sizes)
     fitted, judged = _parts(evidence.windows())
     ffns: FFNs = evidence.ffns
+    check_predicts(ffns)
     blocks = ResidualBlocks(ffns.model, ffns.family.blocks(ffns.model))
     order = removal_order(block_scores(blocks_by, BlockEvidence(blocks, fitted, seed=evidence.seed)))
     counts = _counts(blocks, order, sizes, total, most)

@@ -71,9 +71,10 @@ class Evidence:
 
     def losses(self, shares: Sequence[float], windows: int | None = None) -> LayerLosses:
         """The LayerLosses at these shares (others may be there too), on the first `windows` windows (None: all)."""
-        from geowidth.slicing.layer_losses import measured_losses
+        from geowidth.slicing.layer_losses import check_predicts, measured_losses
 
         text = self.windows()
+        check_predicts(self._model())
         if windows is not None and windows < len(text.tokens):
             facts = {**text.settings, "windows": windows}
             text = replace(text, tokens=text.tokens[:windows], targets=text.targets[:windows], settings=facts)

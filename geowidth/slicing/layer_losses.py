@@ -79,6 +79,15 @@ class LayerLosses:
         return cls(settings, value["whole"], value["layers"], path)
 
 
+def check_predicts(ffns: FFNs) -> None:
+    """Refuse a model that predicts no next token: there is no loss to take."""
+    if not ffns.family.causal:
+        raise UserError(
+            f"this rule needs next-token losses, and a {type(ffns.model).__name__} gives none; take geometry, "
+            "threshold or a schedule"
+        )
+
+
 def measured_losses(
     ffns: FFNs,
     text: HeldOut,
@@ -103,6 +112,7 @@ def measured_losses(
     in the rest of the layer. The passes of a layer begin at it: the states before are the whole model's.
     """
     shares = sorted({number("share of a layer", s, "numbers from 0 to below 1", lambda v: 0 <= v < 1) for s in shares})
+    check_predicts(ffns)
     check_data(ffns.model)
     if known is None:
         identity = {"model": digest_of_model(ffns.model), "text": digest_of_text(text), **(settings or {})}

@@ -12,6 +12,7 @@ from geowidth.errors import UserError
 from geowidth.models import ModelConfig, TaperedTransformer
 from geowidth.slicing import layer_losses as module
 from geowidth.slicing.apply import sliced
+from geowidth.slicing.evidence import Evidence
 from geowidth.slicing.ffns import ffns_of
 from geowidth.slicing.layer_losses import measured_losses
 from geowidth.slicing.scores import neuron_scores
@@ -215,6 +216,14 @@ def test_what_cannot_be_met_is_refused_before_work(monkeypatch):
     for given in ({"floor": 30.0, "multiple": 16}, {"multiple": 16}):
         with pytest.raises(UserError):
             slice_widths("sensitivity", evidence(), Keep(0.5), **given)
+
+
+@pytest.mark.parametrize("rule", ["sensitivity", "curves", "combined"])
+def test_an_encoder_has_no_loss_to_take(rule):
+    encoder = Evidence(ffns_of(MODELS["bert"][0]()), windows())
+    with pytest.raises(UserError, match="a BertModel gives none; take geometry, threshold or a schedule"):
+        slice_widths(rule, encoder, Keep(0.5))
+    assert sum(slice_widths("threshold", encoder, Keep(0.5)).widths) == 36
 
 
 def test_text_and_model_are_asked_for_by_name():
