@@ -23,7 +23,9 @@ from geowidth.artifacts.work_profile import WorkProfile
 from geowidth.errors import UserError, choose, flag, shown, whole
 from geowidth.geometry import GEOMETRIES
 from geowidth.inputs import ArrayLike
+from geowidth.measure.statistics import STATISTICS
 from geowidth.signals import read_signal
+from geowidth.slicing.draws import check_draws
 from geowidth.slicing.evidence import Evidence
 from geowidth.slicing.geometry import MOST_DRAWS, TOLERANCE
 from geowidth.slicing.sensitivity import SHARE, check_share, errors_of, weighed
@@ -59,6 +61,7 @@ def by_both(
     if few > len(text.tokens):
         raise UserError(f"windows is {few}; there are {len(text.tokens)} calibration windows: take as many or fewer")
     rate = exponents(exponent, problem.layers)
+    check_draws(tokens, tolerance, most_draws)
     differences = evidence.losses([share], few).differences(share)
     work = evidence.work([read_signal(n, GEOMETRIES) for n in names], _mixed(names), tokens, tolerance, most_draws)
     measured, errors = differences.mean(1), errors_of(differences)
@@ -144,5 +147,7 @@ def _signals(signals):
     if not isinstance(signals, (list, tuple)) or not signals or len(set(signals)) < len(signals):
         raise UserError(f'signals is {shown(signals)}; allowed: a list of different ones as in ["topology/spherical"]')
     for name in signals:
-        choose("geometry of a signal", read_signal(name, GEOMETRIES)[1], GEOMETRIES)
+        statistic, geometry = read_signal(name, GEOMETRIES)
+        choose("statistic of a signal", statistic, STATISTICS)
+        choose("geometry of a signal", geometry, GEOMETRIES)
     return tuple(signals)

@@ -115,13 +115,19 @@ def settled(draws: TokenDraws, ideal: Ideal, tolerance: float, most: int) -> Set
     ideal: the widths that a profile asks for, (layers,) shares that add up to 1. most: draws, an even number; with them
     the Settled says that the tolerance was not reached.
     """
-    tolerance = number("tolerance", tolerance, "numbers above 0 and below 1", lambda v: 0 < v < 1)
-    most = whole("most draws", most, 2)
+    check_draws(draws.tokens, tolerance, most)
     for count in range(2, most + 1, 2):
         found = summarised(draws.first(count), ideal, tolerance)
         if found.change is not None and found.change <= tolerance:
             break
     return found
+
+
+def check_draws(tokens: int, tolerance: float, most: int) -> None:
+    """Refuse what no draws can be taken with."""
+    whole("tokens of a draw", tokens, LEAST_TOKENS)
+    number("tolerance", tolerance, "numbers above 0 and below 1", lambda v: 0 < v < 1)
+    whole("most draws", most, 2)
 
 
 def summarised(profiles: Sequence[WorkProfile], ideal: Ideal, tolerance: float | None = None) -> Settled:

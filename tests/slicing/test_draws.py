@@ -33,6 +33,8 @@ def share(profile):
 class Drawn:
     """Draws without a model."""
 
+    tokens = 512
+
     def first(self, count):
         return tuple(map(noisy, range(count)))
 
