@@ -1,6 +1,6 @@
 """Say what a training, a measurement, a calibration or a whole run takes on this machine, before any work.
 
-Reads   a preset; with --schedule the widths of a schedule file; with --model the config of a model to measure
+Reads   a preset; with --schedule the widths of a schedule file; with --model the config of a model to measure or slice
 Prints  parameters, FLOPs, memory, files and estimated time; a few seconds of a timed probe are all that runs
 Writes  nothing; with --json prints strict JSON
 
@@ -13,6 +13,7 @@ Examples
   geowidth plan train --preset nano --schedule schedule.json --steps 2000
   geowidth plan measure --tokens 2048
   geowidth plan measure --model smollm2 --tokens 256
+  geowidth plan slice --model smollm2
 """
 
 import dataclasses
@@ -29,6 +30,7 @@ USED = {
     "measure": ("schedule", "tokens", "model"),
     "calibrate": ("seeds", "factors", "steps", "tokens", "processes", "on"),
     "run": ("arms", "seeds", "steps", "tokens", "processes", "on"),
+    "slice": ("model", "calibration_windows"),
     "presets": (),
 }
 
@@ -36,9 +38,10 @@ USED = {
 def add_arguments(parser):
     """The options of `geowidth plan`."""
     add = parser.add_argument
-    add("task", type=words.one_of((*TASKS, "presets")), help=f"one of {', '.join(TASKS)}, presets")
+    add("task", type=words.one_of((*TASKS, "slice", "presets")), help=f"one of {', '.join(TASKS)}, slice, presets")
     add("--preset", metavar="NAME", type=words.preset, help="model size and training (default: nano)")
-    add("--model", metavar="NAME", help="what geowidth measure is to open: a folder, a .gguf file, smollm2, minilm")
+    add("--model", metavar="NAME", help="what geowidth measure or slice is to open: a folder, a .gguf file, smollm2, minilm")
+    add("--calibration-windows", metavar="N", type=words.whole(2), help="windows that slicing looks at (default: 32)")
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets (train and measure)")
     add("--steps", metavar="N", type=words.whole(), help="training steps (default: the preset's)")
     add("--tokens", metavar="N", type=words.whole(4), help="tokens in the measured cloud (default: the preset's)")
@@ -72,6 +75,8 @@ def run(arguments):
     check_used(arguments)
     if arguments.task == "presets":
         return _print_presets(arguments)
+    if arguments.task == "slice":
+        return _print(arguments, *_slicing(arguments))
     preset, request = requested(arguments)
     if arguments.model is None:
         name, model = preset.name, preset.model
@@ -84,6 +89,22 @@ def run(arguments):
         sizes = model_sizes(arguments.model)
         name, model = sizes.name, sizes.config
         found = estimate_model(sizes, tokens=request["tokens"] or 512, processes=request["processes"])
+    _print(arguments, found, name, model)
+
+
+def _slicing(arguments):
+    """(Estimate, name, ModelConfig) of slicing a model."""
+    from geowidth.plan.models import model_sizes
+    from geowidth.plan.slicing import estimate_slice
+
+    if arguments.model is None:
+        raise UserError("plan slice came without a model; give --model NAME")
+    sizes = model_sizes(arguments.model)
+    found = estimate_slice(sizes, calibration_windows=arguments.calibration_windows or 32)
+    return found, sizes.name, sizes.config
+
+
+def _print(arguments, found, name, model):
     if arguments.json:
         print(records.dumps(dataclasses.asdict(found), indent=1))
         return
@@ -92,7 +113,7 @@ def run(arguments):
 
 def check_used(arguments):
     """Refuse options that the task has no use for."""
-    used = (*USED[arguments.task], *(() if arguments.task == "presets" else ("preset",)))
+    used = (*USED[arguments.task], *(() if arguments.task in ("presets", "slice") else ("preset",)))
     for name in sorted({"preset", *(option for options in USED.values() for option in options)}):
         if getattr(arguments, name) is not None and name not in used:
             raise UserError(f"--{name} came with plan {arguments.task}, which has no use for it; leave it out")
@@ -154,7 +175,7 @@ def lines(found, name, model):
             rows[-1] = (rows[-1][0], f"{rows[-1][1]}, {facts['processes']} side by side")
     rows += [
         ("FLOPs", f"{found.flops:.3g}"),
-        ("memory", f"about {size(found.memory)}" + _states(found.facts) + _workers(found.facts)),
+        ("memory", f"about {size(found.memory)}" + _states(found.facts) + _workers(found.facts) + _blocks(found.facts)),
         ("disk", f"about {size(found.disk)}"),
         ("files", "; ".join(found.files)),
         ("time", f"about {duration(found.seconds)} on this machine, as busy as it is now"),
@@ -165,6 +186,12 @@ def lines(found, name, model):
 def _workers(facts):
     """What each training takes where it runs, if that is elsewhere."""
     return f"; about {size(facts['worker_bytes'])} on a worker for each training" if facts.get("elsewhere") else ""
+
+
+def _blocks(facts):
+    """How much memory slicing takes with one block in memory at a time."""
+    streamed = facts.get("streamed_bytes")
+    return "" if streamed is None else f"; about {size(streamed)} block by block (geowidth slice --stream)"
 
 
 def _states(facts):
