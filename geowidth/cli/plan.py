@@ -40,7 +40,7 @@ def add_arguments(parser):
     add = parser.add_argument
     add("task", type=words.one_of((*TASKS, "slice", "presets")), help=f"one of {', '.join(TASKS)}, slice, presets")
     add("--preset", metavar="NAME", type=words.preset, help="model size and training (default: nano)")
-    add("--model", metavar="NAME", help="what geowidth measure or slice is to open: a folder, a .gguf file, smollm2, minilm")
+    add("--model", metavar="NAME", help="what measure or slice is to open: a folder, a .gguf file, smollm2, minilm")
     add("--calibration-windows", metavar="N", type=words.whole(2), help="windows that slicing looks at (default: 32)")
     add("--schedule", metavar="FILE", help="schedule.json whose widths the model gets (train and measure)")
     add("--steps", metavar="N", type=words.whole(), help="training steps (default: the preset's)")

@@ -128,6 +128,11 @@ def add_arguments(parser):
         default="keep",
         help="of the written weights: keep, float32, bfloat16 or float16",
     )
+    add(
+        "--stream",
+        action="store_true",
+        help="one block's weights in memory at a time (default: where memory does not suffice)",
+    )
     add("--device", metavar="NAME", default="cpu", help="cpu, cuda or cuda:N")
     add("--download", action="store_true", help="fetch a Hugging Face name that is not here yet")
     add("--cache", metavar="DIR", help="where converted models are kept (default: $GEOWIDTH_CACHE)")
@@ -137,7 +142,8 @@ def run(arguments):
     request = requested(arguments)
     from geowidth.slicing.pipeline import slice_model
 
-    record = slice_model(arguments.model, arguments.out, request, download=arguments.download, cache=arguments.cache)
+    given = {"download": arguments.download, "cache": arguments.cache, "stream": arguments.stream or None}
+    record = slice_model(arguments.model, arguments.out, request, **given)
     print("\n".join(lines(record, arguments.out)))
 
 
@@ -198,7 +204,8 @@ def lines(record, out):
         f"parameters: {parameters['sliced']:,} of {parameters['whole']:,} ({_change(parameters)}); weights "
         f"{size(held['sliced'])} of {size(held['whole'])}"
     )
-    yield _speed(record["time"])
+    if record["time"] is not None:
+        yield _speed(record["time"])
     yield from (f"note: {note}" for note in record["notes"])
     yield f"model: {out}"
 

@@ -148,3 +148,14 @@ def _wait(device):
 def _spread(values):
     low, median, high = np.percentile(values, (25, 50, 75))
     return {"median": float(median), "low": float(low), "high": float(high)}
+
+
+def ranges(indices: torch.Tensor) -> str:
+    """Ascending numbers in words, as in "0-5 7": 0 to 5 and 7."""
+    runs: list[list[int]] = []
+    for index in indices.tolist():
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

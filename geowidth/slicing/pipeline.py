@@ -29,23 +29,21 @@ from geowidth.files import PathLike
 from geowidth.measure.families import known_types
 from geowidth.measure.opening import OpenedModel, converted, located, open_model
 from geowidth.models.storage import CONFIG_FILE
+from geowidth.progress import tell
 from geowidth.slicing.apply import check_calibration, checked_ridges, slice_in_place
 from geowidth.slicing.evidence import Evidence
 from geowidth.slicing.ffns import FFNs, ffns_of
 from geowidth.slicing.healing import check_room_to_heal, forget, heal
-from geowidth.slicing.judge import check_same, compared, judged_losses, sizes, state_errors, timed
-from geowidth.slicing.request import SliceRequest
+from geowidth.slicing.judge import check_same, compared, judged_losses, ranges, sizes, state_errors, timed
+from geowidth.slicing.request import CALIBRATION, JUDGED, KIND, RECORD_FILE, SCHEMA, TRAINING, SliceRequest
 from geowidth.slicing.scores import neuron_scores
 from geowidth.slicing.selection import kept_neurons
 from geowidth.slicing.stages import Stages, fingerprint, folder_of, stages_of
+from geowidth.slicing.streamed import slice_streamed, wants_streaming
 from geowidth.slicing.targets import Parameters, Target
 from geowidth.slicing.widths import Asked, fixed_widths, slice_widths
 from geowidth.slicing.write import reopened, write_sliced
 from geowidth.text.corpus import Corpus, load_corpus
-
-KIND, SCHEMA = "geowidth.slice", 1
-RECORD_FILE = "slice.json"
-CALIBRATION, TRAINING, JUDGED = "validation", "train", "test"  # splits: see the module
 
 
 def slice_model(
@@ -55,6 +53,7 @@ def slice_model(
     *,
     download: bool = False,
     cache: PathLike | None = None,
+    stream: bool | None = None,
     watch: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Slice a model into the new folder `out`; returns the record that stands there as slice.json.
@@ -62,6 +61,7 @@ def slice_model(
     model      a folder by geowidth train, a Hugging Face folder or name, smollm2, minilm, a .gguf file
     request    what is asked for
     download   whether a Hugging Face name may be fetched. cache: folder for converted models
+    stream     one block's weights in memory at a time (geowidth.slicing.streamed); None: where there is no other room
     watch      called with the name of every stage once it is kept
 
     A call that was stopped is gone on with by the same call. Raises UserError before any work for bad arguments and
@@ -73,6 +73,9 @@ def slice_model(
     where = device_named(request.device)
     path = located(model, download)
     folder = converted(path, cache) if path.suffix == ".gguf" else path
+    if stream or (stream is None and wants_streaming(folder)):
+        tell(f"{model} is sliced block by block: one block's weights are in memory at a time")
+        return slice_streamed(folder, str(model), Path(out), request, watch)
     causal = predicts_tokens(folder)
     if not causal and request.healing is not None:
         raise UserError(f"{model} predicts no next token, and healing trains on that; leave --heal out")
@@ -188,9 +191,7 @@ class Job:
         request = self.request
         if isinstance(request.target, Schedule):
             return {"widths": fixed_widths(request.target, evidence.sizes), "schedule": request.target.to_json()}
-        names = ("multiple", "tensor_parallel", "max_distinct_widths", "floor", "seed")
-        options = {name: getattr(request, name) for name in names}
-        schedule = slice_widths(request.by, evidence, self.target, **options)
+        schedule = slice_widths(request.by, evidence, self.target, **request.width_options)
         return {"widths": schedule.widths, "schedule": schedule.to_json()}
 
     @property
@@ -288,14 +289,3 @@ class Job:
         return (
             found | sizes(self.ffns, model, widths, stages.path("model")) | {"time": timed(whole, model, self.judged)}
         )
-
-
-def ranges(indices: torch.Tensor) -> str:
-    """Ascending numbers in words, as in "0-5 7": 0 to 5 and 7."""
-    runs: list[list[int]] = []
-    for index in indices.tolist():
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

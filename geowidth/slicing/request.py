@@ -16,6 +16,9 @@ from geowidth.slicing.widths import Asked
 
 DTYPES = ("keep", "float32", "bfloat16", "float16")
 FROM_SCHEDULE = "schedule"
+KIND, SCHEMA = "geowidth.slice", 1  # of the record
+RECORD_FILE = "slice.json"
+CALIBRATION, TRAINING, JUDGED = "validation", "train", "test"  # splits: see geowidth.slicing.pipeline
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,12 @@ class SliceRequest:
             whole(name.replace("_", " "), getattr(self, name), least)
         checked_ridges(self.ridge)
         seed_number("seed", self.seed)
+
+    @property
+    def width_options(self) -> dict[str, Any]:
+        """Those of slice_widths."""
+        names = ("multiple", "tensor_parallel", "max_distinct_widths", "floor", "seed")
+        return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict[str, Any]:
         """The settings by name; a schedule by its widths, a cost table by its numbers."""

@@ -13,7 +13,8 @@ from sliced_folders import library_folder, own_folder
 from geowidth import files, records
 from geowidth.errors import UserError
 from geowidth.slicing.healing import Healing
-from geowidth.slicing.pipeline import ranges, slice_model
+from geowidth.slicing.judge import ranges
+from geowidth.slicing.pipeline import slice_model
 from geowidth.slicing.request import SliceRequest
 from geowidth.slicing.targets import Keep
 
