@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 10.0  # imports, reading text and weights
 _SCORES, _CORRECTION = 1, 1  # passes over the calibration text
-_TIMED = 16 * 2  # windows that are run to time both models
+_TIMED = 16  # windows that are run to time both models
 _PROBED_TOKENS = 4  # the least that the probe of a measurement takes: its pass over a window is what is wanted
 _GRAM_SECONDS = 0.3
 

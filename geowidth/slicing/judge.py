@@ -19,7 +19,7 @@ from geowidth.slicing.targets import sizes_of
 
 SAME, SAME_ROUNDED = 1e-4, 0.25  # of the largest state: how far a written model may be from the sliced one
 ROUNDS = 7  # timed passes of each model
-TIMED_WINDOWS = 2  # windows in a timed pass
+TIMED_WINDOWS = 1  # windows in a timed pass
 
 
 def judged_losses(model: torch.nn.Module, text: HeldOut, label: str, batch: int = BATCH // 2) -> np.ndarray:

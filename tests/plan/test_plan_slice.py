@@ -29,7 +29,7 @@ def test_counts(folder):
     assert few.facts["streamed_bytes"] < few.memory and many.memory > few.memory
     assert many.facts["pass_seconds"] == 64 * 3 * 0.5 == 8 * few.facts["pass_seconds"]
     # Two passes over the calibration text, both models over 32 windows, and the windows that are timed.
-    assert few.seconds == pytest.approx(10 + (2 * 8 + 2 * 32 + 32) * 3 * 0.5, rel=0.05)
+    assert few.seconds == pytest.approx(10 + (2 * 8 + 2 * 32 + 16) * 3 * 0.5, rel=0.05)
 
 
 def test_the_command(folder, monkeypatch, capsys):
