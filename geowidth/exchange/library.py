@@ -36,6 +36,23 @@ def library_model(folder: PathLike, config: dict[str, Any], causal: bool = False
     folder   path. config: the dict of its config.json. Missing, mis-shaped and non-finite tensors are refused, and a
              config that asks for more than the weight files hold, or than the machine has, within about a second
     """
+    shapes = _checked_shapes(folder, config)
+    with _quiet():
+        model, found = _loaded(folder, config, shapes, causal)
+    _check_loaded(folder, model, found)
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def empty_model(folder: PathLike, config: dict[str, Any]) -> tuple[torch.nn.Module, dict[str, tuple[int, ...]]]:
+    """(the backbone in a Hugging Face folder, on the meta device and in evaluation mode; {name: shape} of the folder's
+    tensors). Refused as by `library_model`, as far as headers tell."""
+    shapes = _checked_shapes(folder, config)
+    with _quiet(), _one_line(folder), torch.device("meta"):
+        return _built(folder, config, False).eval(), shapes
+
+
+def _checked_shapes(folder, config):
+    """{name: shape} of a folder's tensors, config.json having been held against them."""
     need_transformers()
     if config.get("quantization_config") is not None:
         raise UserError(
@@ -47,14 +64,11 @@ def library_model(folder: PathLike, config: dict[str, Any], causal: bool = False
     except UserError as error:
         raise UserError(f"{folder} cannot be loaded: {error}") from error
     check_stated(config, shapes, f"{folder}/config.json")
-    with _quiet():
-        model, found = _loaded(folder, config, shapes, causal)
-    _check_loaded(folder, model, found)
-    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    return shapes
 
 
 def _loaded(folder, config, shapes, causal):
-    try:
+    with _one_line(folder):
         with torch.device("meta"):
             built = _built(folder, config, causal)
         check_built(built, shapes, folder)
@@ -67,6 +81,12 @@ def _loaded(folder, config, shapes, causal):
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported with both shapes, and refused, afterwards
         )
+
+
+@contextmanager
+def _one_line(folder):
+    try:
+        yield
     except UserError:
         raise
     except Exception as error:  # a config.json that is out of order makes the library raise anything

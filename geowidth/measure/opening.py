@@ -220,7 +220,7 @@ def _open_folder(folder, name=None, causal=False, ours=False):
     if (folder / CONFIG_FILE).is_file():
         model = load_model(folder)
         if (folder / "tokenizer.json").is_file():
-            return OpenedModel(model, source, **_tokenizer(folder))
+            return OpenedModel(model, source, **tokenizer_of(folder))
         return OpenedModel(model, source, context=model.config.context)
     config = read_config(folder)
     kind = str(config.get("model_type"))
@@ -230,7 +230,7 @@ def _open_folder(folder, name=None, causal=False, ours=False):
     safetensors_files(folder)  # refused before the tokenizer is asked for
     if ours and not _fits_ours(folder, config, kind):
         raise UserError(f"{folder} is a {kind}; our transformer takes plain Llama layers only: use the model's library")
-    tokenizer = _tokenizer(folder)
+    tokenizer = tokenizer_of(folder)
     model = model_from(read_checkpoint(folder)).float() if ours else _model_of(folder, config, kind, causal)
     return OpenedModel(model, {**source, "model_type": kind}, **tokenizer)
 
@@ -257,7 +257,7 @@ def _fits_ours(folder, config, kind):
     return not foreign_parts(LlamaShape.from_config(config, str(folder / "config.json")))
 
 
-def _tokenizer(folder):
+def tokenizer_of(folder):
     """The tokenizers.Tokenizer, prefix, suffix and digest of a model folder, by their names in OpenedModel."""
     path = Path(folder) / TOKENIZER_FILE
     if not path.is_file():

@@ -78,15 +78,28 @@ def slice_in_place(
         if calibration is None or not changed or not (ridges or bias):
             layers = [cut(ffn, indices, Correction()) for ffn, indices in zip(ffns, kept, strict=True)]
         else:
-            layers = _corrected(ffns, kept, calibration, ridges, bias, label)
+            layers = one_pass(ffns, kept, calibration, ridges, bias, label)
         ffns.state_widths()
     return SliceReport(tuple(layers), None if calibration is None else calibration.settings)
 
 
-def _corrected(ffns, kept, calibration, ridges, bias, label):
-    """The LayerReports of one pass over the text, in which every layer is sliced when the pass has come to it."""
+@torch.no_grad()
+def one_pass(
+    ffns: FFNs,
+    kept: Sequence[torch.Tensor],
+    calibration: HeldOut,
+    ridges: Sequence[float],
+    bias: bool,
+    label: str | None,
+    reports: dict[int, LayerReport] | None = None,
+) -> list[LayerReport]:
+    """One pass over the text, in which every layer is sliced when the pass has come to it.
+
+    The arguments are those of `slice_in_place`, checked. reports: those of layers that are sliced already, to which the
+    others are added as they come.
+    """
+    reports = {} if reports is None else reports
     last = max(ffn.layer for ffn, indices in zip(ffns, kept, strict=True) if len(indices) < ffn.width)
-    reports: dict[int, LayerReport] = {}
     held = kept_out_windows(len(calibration.tokens)) * calibration.tokens.shape[1] if len(ridges) > 1 else 0
     with evaluating(ffns.model), _progress(label, len(ffns)) as progress:
 
@@ -177,6 +190,13 @@ def check_weights(ffns: Sequence[FFN]) -> None:
 def check_calibration(ffns: FFNs, kept: Sequence[torch.Tensor], text: HeldOut, ridges: Sequence[float]) -> None:
     """Refuse a text with fewer tokens to fit than a corrected layer keeps neurons, and a lack of memory."""
     check_data(ffns.model)
+    check_text(ffns, kept, text, ridges)
+    size = bytes_needed(max(ffns.widths), ffns.dimension, text.tokens.numel())
+    memory.check(f"a correction over {text.tokens.numel()} tokens", size, "give fewer calibration windows")
+
+
+def check_text(ffns: FFNs, kept: Sequence[torch.Tensor], text: HeldOut, ridges: Sequence[float]) -> None:
+    """Refuse a text with fewer tokens to fit than a corrected layer keeps neurons."""
     windows, length = text.tokens.shape
     held = kept_out_windows(windows) if len(ridges) > 1 else 0
     tokens = (windows - held) * length
@@ -187,8 +207,6 @@ def check_calibration(ffns: FFNs, kept: Sequence[torch.Tensor], text: HeldOut, r
             f"{windows} calibration windows of {length} tokens leave {tokens} to fit {most} neurons with; give "
             f"{needed + needed // 4} windows or more, or go without correction"
         )
-    size = bytes_needed(max(ffns.widths), ffns.dimension, windows * length)
-    memory.check(f"a correction over {windows * length} tokens", size, "give fewer calibration windows")
 
 
 def bytes_needed(width: int, dimension: int, tokens: int) -> int:

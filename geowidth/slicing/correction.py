@@ -38,6 +38,10 @@ class LayerReport:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "LayerReport":
+        return cls(**value)
+
 
 @dataclass(frozen=True)
 class Correction:
