@@ -157,7 +157,8 @@ class StreamedModel:
         """{key: tensor in float32, or as it is} of {key: name in the files}."""
         from safetensors import safe_open
 
-        found, by_file = {}, {}
+        found: dict[str, torch.Tensor] = {}
+        by_file: dict[Path, list[tuple[str, str]]] = {}
         for key, name in names.items():
             by_file.setdefault(self.files[name], []).append((key, name))
         for path, wanted in by_file.items():
