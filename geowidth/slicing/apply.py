@@ -210,6 +210,6 @@ def check_text(ffns: FFNs, kept: Sequence[torch.Tensor], text: HeldOut, ridges: 
 
 
 def bytes_needed(width: int, dimension: int, tokens: int) -> int:
-    """Bytes that correcting a layer takes at its peak, beside the model: h in float32 thrice (it, what stays, what
-    goes) with gate and up, states of the stream, and the Gram matrix in float64 with its factor."""
-    return 4 * tokens * (5 * width + 8 * dimension) + 8 * 3 * width**2 + 8 * width * dimension
+    """Bytes that correcting a layer takes at its peak, beside the model: in float32 h and as much again (gate and up,
+    then what stays and what goes, then that less its mean), states of the stream, and Gram matrices with a factor."""
+    return 4 * tokens * (3 * width + 6 * dimension) + 8 * 3 * width**2 + 8 * width * dimension

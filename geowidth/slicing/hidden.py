@@ -9,6 +9,9 @@ from geowidth.cascade.held_out import HeldOut
 from geowidth.slicing.ffns import FFNs
 
 
+AT_ONCE = 8  # windows that are added together
+
+
 @dataclass
 class HiddenStatistics:
     """Of one layer, added up over batches; arrays are float64 (width,) on the CPU.
@@ -69,4 +72,5 @@ def hidden_statistics(ffns: FFNs, text: HeldOut, batch: int) -> list[HiddenStati
 
 
 def _add(found, shape, layer, hidden):
-    found[layer].add(hidden.reshape(*shape, hidden.shape[-1]))
+    for part in hidden.reshape(*shape, hidden.shape[-1]).split(AT_ONCE):  # sums in float64 take copies of it
+        found[layer].add(part)
