@@ -8,7 +8,6 @@ import torch
 from geowidth.cascade.held_out import HeldOut
 from geowidth.slicing.ffns import FFNs
 
-
 AT_ONCE = 8  # windows that are added together
 
 
