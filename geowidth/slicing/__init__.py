@@ -11,6 +11,7 @@ depth_and_width
              whole blocks against neurons at equal parameters
 correction   what those take over from the ones that go, by least squares
 apply        a model with fewer neurons, in place and back
+streaming    models larger than the memory, one block at a time
 """
 
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.slicing.scores import NeuronRule as NeuronRule
     from geowidth.slicing.scores import neuron_scores as neuron_scores
     from geowidth.slicing.selection import kept_neurons as kept_neurons
+    from geowidth.slicing.streaming import StreamedModel as StreamedModel
+    from geowidth.slicing.streaming import slice_streaming as slice_streaming
     from geowidth.slicing.targets import Keep as Keep
     from geowidth.slicing.targets import Latency as Latency
     from geowidth.slicing.targets import Parameters as Parameters
@@ -46,6 +49,8 @@ _HOMES = {
     "NeuronRule": "geowidth.slicing.scores",
     "neuron_scores": "geowidth.slicing.scores",
     "kept_neurons": "geowidth.slicing.selection",
+    "StreamedModel": "geowidth.slicing.streaming",
+    "slice_streaming": "geowidth.slicing.streaming",
     "depth_against_width": "geowidth.slicing.depth_and_width",
     "Evidence": "geowidth.slicing.evidence",
     "Keep": "geowidth.slicing.targets",
