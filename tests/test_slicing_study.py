@@ -26,7 +26,11 @@ def made_study(effects, draws=5, windows=16, noise=0.02, seed=0):
             sensitivity = generator.permutation(12) + 1.0
             signals = {name: generator.normal(size=12).tolist() for name in design.SIGNALS}
             signals["topology/spherical"] = sensitivity.tolist()
-            known[text, draw] = {"whole": [2.0, 2.2], "signals": signals, "sensitivity": sensitivity.tolist()}
+            known[text, draw] = {
+                "whole": [2.0, 2.2],
+                "signals": signals,
+                "sensitivity": [[v, v] for v in sensitivity.tolist()],
+            }
             for kept in design.MAIN:
                 shared = generator.normal(3, 0.5, windows)
                 for arm, effect in {"uniform": 0.0, **effects}.items():
@@ -80,8 +84,21 @@ def test_the_signal_that_is_the_sensitivity_correlates_with_it_after_holm():
     rows = {row["signal"]: row for row in analysis.correlations(made_study({}, draws=1), "code")}
     assert len(rows) == 9 and rows["topology/spherical"]["rho"] == 1 and rows["topology/spherical"]["holm_p"] < 0.01
     assert all(row["holm_p"] >= row["p"] for row in rows.values())
+    assert analysis.reliability(made_study({}, draws=1), "code") == pytest.approx(1)
     study = Study({}, {("code", 0): {"signals": {}}})
     assert analysis.correlations(study, "code") == []
+
+
+def test_a_sensitivity_of_noise_alone_has_no_reliability_and_half_noise_that_of_its_length():
+    generator = np.random.default_rng(0)
+    noise, signal = generator.normal(size=(2000, 8)), generator.normal(size=(2000, 1))
+
+    def found(windows):
+        return analysis.reliability(Study({}, {("code", 0): {"sensitivity": windows.tolist()}}), "code")
+
+    assert abs(found(noise)) < 0.1
+    again = stats.spearmanr((signal + noise).mean(1), (signal + generator.normal(size=(2000, 8))).mean(1)).statistic
+    assert found(signal + noise) == pytest.approx(again, abs=0.03)
 
 
 def test_every_prefix_of_the_cells_has_uniform_before_what_is_compared_with_it():

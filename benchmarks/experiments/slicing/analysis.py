@@ -23,7 +23,7 @@ from geowidth.diagnose.association import partial_spearman
 
 CELLS, GROUND = "cells.jsonl", "ground.jsonl"
 RIVALS = ("cosine", "linear", "sensitivity", "threshold", "curves", "combined", "FLAP", "Minitron")
-PERMUTATIONS = 99_999
+PERMUTATIONS, HALVINGS = 99_999, 100
 LEVEL = 0.05
 
 
@@ -47,11 +47,11 @@ class Study:
         return sorted({key[2] for key in self.cells}, reverse=True)
 
     def sensitivity(self, text):
-        """What the loss grows by when one layer alone keeps half its neurons, (layers,), mean over the draws in which
-        that was measured; None where it was in none."""
+        """What the loss of each window grows by when one layer alone keeps half its neurons, (layers, windows) of all
+        draws in which that was measured; None where it was in none."""
         known = [row.get("sensitivity") for (name, _), row in sorted(self.ground.items()) if name == text]
         known = [values for values in known if values]
-        return np.mean(known, axis=0) if known else None
+        return np.concatenate(known, axis=1) if known else None
 
     def clusters(self, kept, *arms, texts=TEXTS):
         """The (text, draw) pairs in which all these arms were run."""
@@ -129,9 +129,10 @@ def correlations(study, text):
     out, as neighbouring layers are alike in both.
     """
     ground = [row for (name, _), row in sorted(study.ground.items()) if name == text]
-    sensitivity = study.sensitivity(text)
-    if sensitivity is None:
+    windows = study.sensitivity(text)
+    if windows is None:
         return []
+    sensitivity = windows.mean(1)
     depth, rows = np.arange(len(sensitivity)), []
     for signal in SIGNALS:
         values = np.mean([row["signals"][signal] for row in ground], axis=0)
@@ -148,8 +149,25 @@ def correlations(study, text):
 
 def depth_correlation(study, text):
     """(rho, p) of measured sensitivity with the layer's number: what a plain taper takes for granted."""
-    sensitivity = study.sensitivity(text)
+    sensitivity = study.sensitivity(text).mean(1)
     return spearman_p(np.arange(len(sensitivity)), sensitivity)
+
+
+def reliability(study, text):
+    """Rank correlation of measured sensitivity with another measurement on as many windows, foretold from the mean
+    correlation r of its halves by 2 r / (1 + r) (Spearman and Brown, 1910): no signal can be expected to agree better
+    with it. None for fewer than two windows."""
+    windows = study.sensitivity(text)
+    count = windows.shape[1]
+    if count < 2:
+        return None
+    generator, found = np.random.default_rng(0), []
+    for _ in range(HALVINGS):
+        order = generator.permutation(count)
+        halves = (windows[:, part].mean(1) for part in (order[: count // 2], order[count // 2 :]))
+        found.append(stats.spearmanr(*halves).statistic)
+    r = float(np.mean(found))
+    return 2 * r / (1 + r)
 
 
 def verdicts(found):

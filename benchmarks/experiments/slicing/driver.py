@@ -52,7 +52,7 @@ def note_ground(library, ground, folder):
         "signals": ground.signals,
     }
     if ground.draw == 0:
-        row["sensitivity"] = [round_to(v, 6) for v in ground.sensitivity]
+        row["sensitivity"] = [[round_to(v, 5) for v in layer] for layer in ground.sensitivity]
     append(folder / GROUND, row)
 
 

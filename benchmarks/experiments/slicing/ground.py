@@ -183,9 +183,10 @@ class Ground:
 
     @cached_property
     def sensitivity(self):
-        """What the loss of the sensitivity windows grows by when a layer alone keeps half its neurons, (layers,)."""
+        """What the loss of each sensitivity window grows by when a layer alone keeps half its neurons,
+        (layers, windows)."""
         with products(self.library.half):
-            return self.evidence("activation").losses([design.HALF]).differences(design.HALF).mean(1)
+            return self.evidence("activation").losses([design.HALF]).differences(design.HALF)
 
     @cached_property
     def block_order(self):

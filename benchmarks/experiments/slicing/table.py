@@ -4,6 +4,7 @@ from benchmarks.experiments.slicing.analysis import (
     correlations,
     depth_correlation,
     families,
+    reliability,
     summarise,
     verdicts,
 )
@@ -128,7 +129,12 @@ def correlation_table(study):
     text = grid(["signal", *head], rows) if rows else ""
     for one in known:
         rho, p = depth_correlation(study, one)
-        text += f"\n{one}: the layer's number alone has {signed(rho, 2)} (p {short(p)}).\n"
+        text += f"\n{one}: the layer's number alone has {signed(rho, 2)} (p {short(p)})"
+        again = reliability(study, one)
+        text += (
+            "" if again is None else f", a second measurement of the sensitivity itself would have {signed(again, 2)}"
+        )
+        text += ".\n"
     return text
 
 
