@@ -74,7 +74,7 @@ def test_rank_correlations_and_their_permutation_p():
     y = x + generator.normal(size=30)
     rho, p = analysis.spearman_p(x, y)
     assert rho == pytest.approx(stats.spearmanr(x, y).statistic)
-    assert p == pytest.approx(stats.spearmanr(x, y).pvalue, abs=8e-4)
+    assert p == pytest.approx(stats.spearmanr(x, y).pvalue, abs=2e-3)
     assert analysis.spearman_p(x, np.ones(30)) == (None, None)
     found = [analysis.spearman_p(generator.normal(size=12), y[:12], 499)[1] for _ in range(300)]
     assert abs(np.mean(np.array(found) <= 0.1) - 0.1) < 0.06
@@ -213,7 +213,8 @@ def test_cells_are_run_once_resumed_after_a_cut_line_and_drawn(tiny, tmp_path):
         assert len(row["losses"]) == SIZES.held_out
         assert row["removed"] >= (24 - int(kept * 24)) * 3 * 3 * 16 - 3 * 16 * 3
     files = results.of_study(study)
-    assert "| FLAP |" in files[results.TABLES] and "<svg" in files[results.PICTURE]
+    assert files[results.HEADLINE] in files[results.TABLES] and "| FLAP |" in files[results.HEADLINE]
+    assert "<svg" in files[results.PICTURE]
     assert files[results.PAGE].count("<table") >= 5
     again = dataclasses.replace(SIZES, context=8)
     other = ground.Library(tiny.opened, tiny.corpora, again, tiny.work, half=False)

@@ -30,7 +30,7 @@ def main(argv=None):
         return 2
     for name, text in results.of_folder(ROOT).items():
         records.write_text(ROOT / name, text)
-        if name.endswith((".md", ".txt")):
+        if name == results.TABLES:
             print(text)
     return 0
 

@@ -23,7 +23,7 @@ from geowidth.diagnose.association import partial_spearman
 
 CELLS, GROUND = "cells.jsonl", "ground.jsonl"
 RIVALS = ("cosine", "linear", "sensitivity", "threshold", "curves", "combined", "FLAP", "Minitron")
-PERMUTATIONS, HALVINGS = 99_999, 100
+PERMUTATIONS, HALVINGS = 19_999, 100
 LEVEL = 0.05
 
 

@@ -3,12 +3,13 @@
 from benchmarks.experiments.slicing import page, picture, table
 from benchmarks.experiments.slicing.analysis import Study
 
-TABLES, PICTURE, PAGE = "results.md", "slicing.svg", "page.html"
+TABLES, HEADLINE, PICTURE, PAGE = "results.md", "headline.md", "slicing.svg", "page.html"
 
 
 def of_study(study):
-    """{file name: text}."""
-    return {TABLES: table.everything(study), PICTURE: picture.svg(study), PAGE: page.html(study)}
+    """{file name: text}; the headline is the table of the README."""
+    tables = {TABLES: table.everything(study), HEADLINE: table.arms_table(study)}
+    return {**tables, PICTURE: picture.svg(study), PAGE: page.html(study)}
 
 
 def of_folder(folder):
