@@ -12,6 +12,7 @@ depth_and_width
 correction   what those take over from the ones that go, by least squares
 apply        a model with fewer neurons, in place and back
 streaming    models larger than the memory, one block at a time
+pipeline     from a model's name to a narrower checkpoint with its record: stages, request, healing, judge, write
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each name l
     from geowidth.slicing.evidence import Evidence as Evidence
     from geowidth.slicing.ffns import FFNs as FFNs
     from geowidth.slicing.ffns import ffns_of as ffns_of
+    from geowidth.slicing.healing import Healing as Healing
+    from geowidth.slicing.pipeline import slice_model as slice_model
+    from geowidth.slicing.request import SliceRequest as SliceRequest
     from geowidth.slicing.scores import NEURON_RULES as NEURON_RULES
     from geowidth.slicing.scores import NeuronRule as NeuronRule
     from geowidth.slicing.scores import neuron_scores as neuron_scores
@@ -45,6 +49,9 @@ _HOMES = {
     "sliced": "geowidth.slicing.apply",
     "FFNs": "geowidth.slicing.ffns",
     "ffns_of": "geowidth.slicing.ffns",
+    "Healing": "geowidth.slicing.healing",
+    "slice_model": "geowidth.slicing.pipeline",
+    "SliceRequest": "geowidth.slicing.request",
     "NEURON_RULES": "geowidth.slicing.scores",
     "NeuronRule": "geowidth.slicing.scores",
     "neuron_scores": "geowidth.slicing.scores",

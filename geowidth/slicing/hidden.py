@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from geowidth.cascade.held_out import HeldOut
+from geowidth.progress import Progress
 from geowidth.slicing.ffns import FFNs
 
 AT_ONCE = 8  # windows that are added together
@@ -63,10 +64,12 @@ class HiddenStatistics:
 
 @torch.no_grad()
 def hidden_statistics(ffns: FFNs, text: HeldOut, batch: int) -> list[HiddenStatistics]:
-    """The HiddenStatistics of every layer over all tokens of the text, `batch` windows in a forward pass."""
+    """The HiddenStatistics of every layer over all tokens of the text, `batch` windows in a pass; with progress."""
     found = [HiddenStatistics.empty(width) for width in ffns.widths]
-    for tokens, _ in text.batches(batch):
-        ffns.run(tokens, partial(_add, found, tokens.shape))
+    with Progress(len(text.tokens), "hidden vectors", unit="window") as progress:
+        for tokens, _ in text.batches(batch):
+            ffns.run(tokens, partial(_add, found, tokens.shape))
+            progress.step(len(tokens))
     return found
 
 

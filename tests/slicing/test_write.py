@@ -84,6 +84,7 @@ def test_read_back_by_ourselves(written, kind, name):
 def test_read_back_by_transformers(written):
     """In a process without geowidth: the same states, and eight tokens are generated."""
     home, found = written
+    found = {pair: value for pair, value in found.items() if pair[1] == "unequal" or pair[0] in ("phi3", "gpt2")}
     names = [f"{kind}-{name}" for kind, name in found]
     (home / "job.json").write_text(
         json.dumps({"ids": IDS.tolist(), "folders": {n: str(home / n) for n in names}, "encoders": list(ENCODERS)})
