@@ -15,7 +15,7 @@ from geowidth.train import train
 MODEL = replace(TINY.model, layers=3, widths=(7, 5, 0), repeat_last=2, repeat_times=2)
 SETTINGS = replace(
     TINY.training,
-    steps=12,
+    steps=6,
     batch=5,
     microbatch=2,
     learning_rate=0.1,

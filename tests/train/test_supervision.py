@@ -101,8 +101,9 @@ def test_dropout_rates_by_hand_and_what_is_drawn():
     assert torch.equal(few, kept[:, :7])  # a row's draws do not depend on how many there are
 
 
-@pytest.mark.parametrize("curriculum", ALL)
-@pytest.mark.parametrize("weights", ["layerskip", "equal"])
+@pytest.mark.parametrize(
+    ("weights", "curriculum"), [("layerskip", "none"), ("equal", "rotational"), ("layerskip", "gradual")]
+)
 def test_the_loss_and_its_gradient_are_those_of_truncated_models(weights, curriculum):
     model = TaperedTransformer(CONFIG, seed=1)
     settings, step = exits(0.7, weights, curriculum), 4
@@ -235,7 +236,8 @@ def test_validation_is_of_the_plain_model(tiny, text, tmp_path):
 
 @compiling
 def test_compiled_blocks_train_alike_and_keep_one_graph_a_way(tiny, text, tmp_path, monkeypatch):
-    changes = {"exit_loss": 0.5, "layer_dropout": 0.7, "widths": (24, 24), "seed": 4, "watch": lambda *_: None}
+    changes = {"exit_loss": 0.5, "layer_dropout": 0.7, "steps": 4, "evaluations": 1, "widths": (24, 24)}
+    changes |= {"seed": 4, "watch": lambda *_: None}
     with cheap_compiler(monkeypatch):
         found = train(tiny, out=tmp_path / "compiled", corpus=text, compile=True, **changes)
     plain = train(tiny, out=tmp_path / "plain", corpus=text, **changes)
