@@ -72,6 +72,7 @@ class StreamedModel:
         self.files = {name: path for path in safetensors_files(self.folder) for name in tensor_shapes(path)}
         paths = {id(module): path for path, module in self.model.named_modules()}
         self.paths = [paths[id(block)] for block in self.blocks]
+        self.room: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
         self._check_names()
         self.ffns = FFNs(self.model, found.family, [_StreamedFFN(ffn, self) for ffn in found])
         self._rebuild_tables()
@@ -110,6 +111,7 @@ class StreamedModel:
                 handle.remove()
             for block in self.blocks:
                 _drop(block)
+            self.room.clear()
 
     def load(self, layer: int, shards: Shards | None = None) -> None:
         """Read a block's weights, from its shard if that is there."""
@@ -117,9 +119,18 @@ class StreamedModel:
             values = {name.removeprefix(self.stored(layer)): tensor for name, tensor in shards.read(layer).items()}
         else:
             names = [name for name, _ in self.blocks[layer].named_parameters()]
-            values = self._read({name: self.stored(layer, name) for name in names})
+            values = self._read({name: self.stored(layer, name) for name in names}, cast=False)
+            values = {name: self._in_room(name, tensor) for name, tensor in values.items()}
         for name, tensor in values.items():
             _put(self.blocks[layer], name, tensor)
+
+    def _in_room(self, name, tensor):
+        """A tensor in float32, in room that the next block's tensor of this name takes again: memory that is given back
+        piece by piece is not found again whole."""
+        key = name, tuple(tensor.shape)
+        if key not in self.room:
+            self.room[key] = torch.empty(tensor.shape, dtype=torch.float32)
+        return self.room[key].copy_(tensor)
 
     def free(self, layer: int, shards: Shards | None = None) -> None:
         """Write a block's weights to a shard, if it is not there, and drop them."""

@@ -78,9 +78,10 @@ def test_files_keep_their_dtype(tmp_path):
 
 def test_one_block_is_in_memory_at_a_time(tmp_path):
     streamed = StreamedModel(saved("llama", tmp_path / "whole"))
-    seen = []
+    seen, places = [], []
 
-    def there(*_):
+    def there(module, _):
+        places.append(module.up_proj.weight.data_ptr())
         seen.append([any(not p.is_meta for p in block.parameters()) for block in streamed.blocks])
 
     for block in streamed.blocks:
@@ -88,6 +89,7 @@ def test_one_block_is_in_memory_at_a_time(tmp_path):
     scores = streamed.scores(TEXT)
     slice_streaming(streamed, kept_neurons(scores, (18, 18)), tmp_path / "out", TEXT)
     assert seen == 2 * [[True, False], [False, True]]
+    assert places[0] == places[1] and places[2] == places[3], "each block in the room of the last one"
     assert all(parameter.is_meta for parameter in streamed.model.parameters())
 
 
