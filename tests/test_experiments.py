@@ -187,3 +187,10 @@ def test_a_finished_study_is_collected_and_an_unfinished_one_is_not(tmp_path):
     make_study(tmp_path / "half", arms=["adamw", "repeat"], seeds=(0, 1), unfinished=[("repeat", 1)])
     with pytest.raises(UserError, match="half is not finished: repeat: seed 1"):
         cascade.collect(tmp_path / "half", tmp_path / "kept")
+
+
+def test_the_committed_study_is_what_its_record_says():
+    record = cascade.committed()
+    assert len(record["settings"]["seeds"]) == 6 and len(record["arms"]) == 8 and not record["missing"]
+    for name, text in cascade.texts_of(record).items():
+        assert (cascade.FOLDER / name).read_text(encoding="utf-8") == text

@@ -30,6 +30,11 @@ def collect(run, folder=FOLDER):
         records.write_text(folder / name, text)
 
 
+def committed():
+    """The committed record."""
+    return read_study(FOLDER)
+
+
 def texts_of(record):
     """{file: text} of everything that follows from the record."""
     return {**study_texts(record, PLACE), "headline.md": f"{table(record)}\n"}

@@ -120,7 +120,7 @@ def facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("seeds", layer_list(settings["seeds"])),
         ("tokens per model", thousands(tokens)),
         ("judged on", f"{text['windows']} windows of {text['context']} tokens, {text['split']} split" if text else ""),
-        ("training time", f"{duration(seconds)} of one core in all" if seconds else ""),
+        ("training time", f"{duration(seconds)}, summed over models" if seconds else ""),
     ]
     return [(name, value) for name, value in found if value]
 
