@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from benchmarks import summary
-from benchmarks.experiments import order
+from benchmarks.experiments import order, pruning
 from geowidth import cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +21,10 @@ def test_the_table_of_presets_is_the_committed_one():
 
 def test_the_table_of_experiments_comes_from_the_committed_losses():
     assert order.results(order.committed_studies())["headline.md"].strip() in README
+
+
+def test_the_table_of_pruning_comes_from_the_committed_losses():
+    assert pruning.results(pruning.committed_models())["headline.md"].strip() in README
 
 
 def test_pictures_and_files_are_there():

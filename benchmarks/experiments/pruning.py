@@ -198,7 +198,7 @@ def _mean_of(rows):
 
 
 SHOWN = {"mini": (1, 2, 3, 4), "smollm2-stdlib": (2, 5, 10), "smollm2-bible": (2, 5)}
-TITLES = {"mini": "mini", "smollm2-stdlib": "SmolLM2, code", "smollm2-bible": "SmolLM2, prose"}
+TITLES = {"mini": "small model", "smollm2-stdlib": "SmolLM2, code", "smollm2-bible": "SmolLM2, prose"}
 
 
 def headline(models, rows):

@@ -8,7 +8,7 @@ from geowidth.report.charts import Frame, Scale, curve, element, label, mark, ru
 LOOKS = {"random": (0, "circle"), "ledger": (1, "square"), "similarity": (2, "up"), "taylor": (3, "diamond")}
 LOOKS |= {"magnitude": (4, "down"), "best of all sets": (5, "plus")}  # rule: (hue, mark)
 WIDE, HIGH, GAP, MARGIN, TOP = 330.0, 260.0, 24.0, 20.0, 62.0
-TITLES = {"mini": "mini: 6 blocks, 5 trainings", "smollm2-stdlib": "SmolLM2-135M: 30 blocks, Python code"}
+TITLES = {"mini": "Small model: 6 blocks, 5 trainings", "smollm2-stdlib": "SmolLM2-135M: 30 blocks, Python code"}
 TITLES |= {"smollm2-bible": "SmolLM2-135M: 30 blocks, the Bible"}
 
 
