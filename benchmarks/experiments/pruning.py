@@ -180,7 +180,7 @@ def importance(model):
             found = correlate(scores, wanted)
             row = {"model": model.name, "rule": rule, "training": record["run"]["trained"]}
             for name in ("spearman", "pearson"):
-                low, high = found[name].interval
+                low, high = found[name].interval or (None, None)
                 row |= {name: found[name].value, f"{name}_low": low, f"{name}_high": high}
             own.append(row)
         rows += [*own, {"model": model.name, "rule": rule, "training": "mean", **_mean_of(own)}]

@@ -15,7 +15,8 @@ from geowidth.inputs import ArrayLike
 
 @dataclass(frozen=True)
 class Correlation:
-    """A correlation of n pairs. value: None where one side has no spread. interval: at `confidence`, None for n < 4."""
+    """A correlation of n pairs. value: None where one side has no spread. interval: at `confidence`, None for n < 4 and
+    for a value of 1 or -1, about which Fisher's z says nothing."""
 
     value: float | None
     interval: tuple[float, float] | None
@@ -55,10 +56,13 @@ def _correlation(x, y):
 
 
 def _with_interval(value, pairs, confidence, factor):
-    if value is None or pairs < 4:
+    if value is None or pairs < 4 or abs(value) == 1:
         return Correlation(value, None, confidence, pairs)
-    if abs(value) == 1:
-        return Correlation(value, (value, value), confidence, pairs)
     half = stats.norm.ppf((1 + confidence) / 2) * math.sqrt(factor(value) / (pairs - 3))
     z = math.atanh(value)
     return Correlation(value, (math.tanh(z - half), math.tanh(z + half)), confidence, pairs)
+
+
+def why_no_interval(value: float) -> str:
+    """Words in place of the interval of a correlation that has none."""
+    return f"no interval at {value:.0f}" if abs(value) == 1 else "too few blocks for an interval"

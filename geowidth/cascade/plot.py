@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from geowidth import records
-from geowidth.cascade.correlation import Correlation
+from geowidth.cascade.correlation import Correlation, why_no_interval
 from geowidth.files import PathLike
 from geowidth.picture import picture_bytes
 
@@ -64,7 +64,7 @@ def sentence(name: str, found: Correlation) -> str:
     """A correlation in words, such as "Spearman 0.81 (95 % interval 0.30 to 0.96)"."""
     if found.value is None:
         return f"{name.capitalize()}: none, one side has no spread"
-    interval = "too few blocks for an interval"
+    interval = why_no_interval(found.value)
     if found.interval is not None:
         interval = f"{100 * found.confidence:g} % interval {found.interval[0]:.2f} to {found.interval[1]:.2f}"
     return f"{name.capitalize()} {found.value:.2f} ({interval})"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from geowidth.cascade.correlation import why_no_interval
 from geowidth.cascade.study_record import CONFIDENCE, late_blocks
 
 QUESTION = "Do late blocks regain importance when they get more of the gradient?"
@@ -116,7 +117,7 @@ def between(found: Mapping[str, Any]) -> str:
     """A correlation with its interval: '0.45 (95 % interval -0.41 to 0.89)'"""
     value = minus(f"{found['value']:.2f}")
     if found["interval"] is None:
-        return f"{value} (too few blocks for an interval)"
+        return f"{value} ({why_no_interval(found['value'])})"
     low, high = (minus(f"{end:.2f}") for end in found["interval"])
     return f"{value} ({100 * found['confidence']:g} % interval {low} to {high})"
 

@@ -100,7 +100,7 @@ def test_correlation_at_its_edges():
     assert correlate([1, 2, 3], [2, 4, 9])["spearman"].to_json() == {
         "value": pytest.approx(1), "interval": None, "confidence": 0.95, "pairs": 3,
     }  # fmt: skip
-    assert correlate([1, 2, 3, 4], [4, 3, 2, 1])["spearman"].interval == (-1, -1)
+    assert correlate([1, 2, 3, 4], [4, 3, 2, 1])["spearman"].interval is None
     with pytest.raises(UserError, match="3 and 2 numbers came"):
         correlate([1, 2, 3], [1, 2])
     with pytest.raises(UserError, match="y of layer 1 is nan"):

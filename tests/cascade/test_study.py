@@ -219,7 +219,7 @@ def test_another_study_in_the_folder_is_refused(finished, text):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["study", "MODEL"], "trains its own models; leave out MODEL"),
+        (["study", "MODEL"], "makes its own models; leave out MODEL"),
         (["study", "--ledger", "x"], "--ledger came with cascade study, which has no use for it"),
         (["importance", "MODEL", "--arms", "adamw"], "--arms came with cascade importance"),
         (["importance"], "needs MODEL"),

@@ -8,7 +8,7 @@ TABLES, HEADLINE, PICTURE, PAGE = "results.md", "headline.md", "slicing.svg", "p
 
 def of_study(study):
     """{file name: text}; the headline is the table of the README."""
-    tables = {TABLES: table.everything(study), HEADLINE: table.arms_table(study)}
+    tables = {TABLES: table.everything(study), HEADLINE: table.headline(study)}
     return {**tables, PICTURE: picture.svg(study), PAGE: page.html(study)}
 
 

@@ -1,5 +1,7 @@
 """The tables of the study in Markdown."""
 
+from dataclasses import replace
+
 from benchmarks.experiments.slicing.analysis import (
     correlations,
     depth_correlation,
@@ -63,6 +65,38 @@ def arms_table(study):
             counts = "/".join(str(s.clusters if s else 0) for s in summaries)
             rows.append([arm, *(cell(s, p) for s, p in zip(summaries, ps, strict=True)), counts])
     return grid(["minus uniform, nats a token", *(f"{kept:.0%} kept" for kept in MAIN), "pairs"], rows)
+
+
+# The rows of the README, in its words.
+SHOWN = {
+    "cosine": "cosine taper",
+    "linear": "linear taper",
+    "shift/spherical": "spherical shift",
+    "sorted shift/spherical": "the same widths, widest first",
+    "reversed shift/spherical": "the same widths, last layer first",
+    "topology/spherical": "spherical topology",
+    "sorted topology/spherical": "the same widths, widest first",
+    "reversed topology/spherical": "the same widths, last layer first",
+    "topology/raw": "raw topology",
+    "sensitivity": "measured sensitivity",
+    "curves": "measured loss curves, solved",
+    "combined": "a little sensitivity, and signals",
+    "threshold": "one threshold over all layers",
+    "FLAP": "FLAP: its threshold, its bias",
+    "Minitron": "uniform, Minitron's neurons, not corrected",
+    "depth and width": "uniform, half of it as whole blocks",
+    "depth": "whole blocks alone",
+}
+
+
+def headline(study):
+    """The table of the README: some arms minus uniform at the main shares, with their number of pairs."""
+    rows = []
+    for arm, words in SHOWN.items():
+        summaries = [found(study, kept, arm) for kept in MAIN]
+        counts = " and ".join(str(s.clusters if s else 0) for s in summaries)
+        rows.append([words, *(cell(s and replace(s, over_windows=None)) for s in summaries), counts])
+    return grid(["widths by", *(f"{kept:.0%} kept" for kept in MAIN), "pairs"], rows)
 
 
 def texts_table(study):
