@@ -75,6 +75,11 @@ def corrected(
     last `kept_out` tokens, which are then used as well; no correction at all is one of the choices. None: only the
     bias. bias: see above. Products are taken in float32 or wider, the solution is found in float64.
     """
+    with torch.autocast(hidden.device.type, enabled=False):  # under it the products would be taken in 16 bits
+        return _corrected(hidden, columns, kept, ridges, kept_out, bias)
+
+
+def _corrected(hidden, columns, kept, ridges, kept_out, bias):
     wide = torch.promote_types(hidden.dtype, torch.float32)
     removed = torch.ones(hidden.shape[1], dtype=torch.bool, device=hidden.device)
     removed[kept] = False

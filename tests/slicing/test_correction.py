@@ -102,3 +102,11 @@ def test_neurons_that_never_fire_correct_nothing():
     assert corrected(hidden, drawn(4, 8), torch.arange(4), (0.1,), 0).columns is None
     found = corrected(hidden, drawn(4, 8), torch.arange(4), (0.1, 0.2), 6)
     assert found.columns is None and found.unexplained == 1
+
+
+def test_autocast_leaves_the_products_as_they_are():
+    hidden, columns, kept = drawn(50, 12).float(), drawn(6, 12).float(), torch.arange(9)
+    plain = corrected(hidden, columns, kept, (1e-2,), 0, True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = corrected(hidden, columns, kept, (1e-2,), 0, True)
+    assert torch.equal(found.columns, plain.columns) and torch.equal(found.bias, plain.bias)
