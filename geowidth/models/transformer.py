@@ -261,7 +261,7 @@ class TaperedTransformer(nn.Module):
         """Compute the rotary tables, after the model was given memory on another device."""
         self.cosine, self.sine = (table.to(self.cosine.device) for table in self._tables(len(self.cosine)))
 
-    def grow_tables(self, length):
+    def grow_tables(self, length: int) -> None:
         """Make the rotary tables as long as a sequence needs them, for later forward passes of any kind too."""
         with torch.inference_mode(False):
             tables = self._tables(min(self.config.context, max(length, 2 * len(self.cosine))))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SHARES = (0.75, 0.5, 0.25)  # of its neurons that a layer keeps while it is looked at
 POWERS = np.array([1, 2, 3, 4, 6, 8, 12])  # of the removed share, whose sums with weights from 0 up are the curves
 LEAST_ERROR = 0.05  # of the largest loss of a layer: points are not trusted beyond it, however small their errors
+LEAST_TRUST = 1e-9  # of the largest error: smaller ones are taken for this, so that no weight overflows
 
 
 def by_curves(evidence: Evidence, problem: Problem, *, shares: ArrayLike = SHARES) -> Optimum:
@@ -49,7 +50,7 @@ def fitted(removed: np.ndarray, losses: np.ndarray, errors: np.ndarray) -> np.nd
     from scipy.optimize import nnls
 
     trust = np.maximum(errors, LEAST_ERROR * np.abs(losses).max())
-    trust = np.where(trust > 0, trust, 1.0)
+    trust = np.maximum(trust / trust.max(), LEAST_TRUST) if trust.max() > 0 else np.ones(len(trust))
     found, _ = nnls(removed[:, None] ** POWERS / trust[:, None], losses / trust)
     return found
 

@@ -94,7 +94,7 @@ def test_the_options_of_training_reach_the_result(tiny, text, tmp_path, capsys):
         (["--device", "tpu"], "device is 'tpu'; allowed: cpu, cuda, cuda:N, auto"),
         (["--device", "cuda:99"], "CUDA devices; use cpu"),
         (["--dtype", "float16"], "--dtype is 'float16'; allowed: float32, bfloat16"),
-        (["--optimizer", "sgd"], "--optimizer is 'sgd'; allowed: adamw, muon"),
+        (["--optimizer", "lion"], "--optimizer is 'lion'; allowed: adamw, muon, sgd"),
         (["--decay", "linear"], "--decay is 'linear'; allowed: cosine, wsd"),
         (["--decay", "wsd", "--decay-share", "0.95", "--warmup", "0.1"], "exceed all steps"),
         (["--recompute", "all"], "--recompute is 'all'; allowed: none, ffn, block"),
