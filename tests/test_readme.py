@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from benchmarks import summary
-from benchmarks.experiments import order, pruning
+from benchmarks.experiments import cascade, order, pruning, slicing
+from benchmarks.experiments.slicing import results as slicing_results
 from geowidth import cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,14 @@ def test_the_table_of_experiments_comes_from_the_committed_losses():
 
 def test_the_table_of_pruning_comes_from_the_committed_losses():
     assert pruning.results(pruning.committed_models())["headline.md"].strip() in README
+
+
+def test_the_table_of_slicing_comes_from_the_committed_cells():
+    assert slicing_results.of_folder(slicing.ROOT)["headline.md"].strip() in README
+
+
+def test_the_table_of_the_cascade_study_comes_from_the_committed_record():
+    assert cascade.table(cascade.committed()).strip() in README
 
 
 def test_pictures_and_files_are_there():
