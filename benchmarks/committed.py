@@ -17,6 +17,7 @@ Each of the two has a record.json with an entry for each file or folder: the com
     cells     sliced models, one a line, and the tables, picture and page of them. Stale when the cells give others
     pruning   models without blocks, on the texts whose digests are named. Stale when its records are of other texts,
               or give other tables
+    cascade   arms of gradients on one text, with its digest. Stale when the record is of another, or gives other files
 
 The rows' own columns say on which processor and with which versions of what they were measured.
 """
@@ -142,8 +143,19 @@ def _pruning(path, entry):
     return f"the records give another {', '.join(made)}" if made else None
 
 
+def _cascade(path, entry):
+    from benchmarks.experiments import cascade
+    from geowidth.cascade.study import read_study
+
+    record = read_study(path)
+    if record["corpus"]["digest"] != entry["text_digest"]:
+        return f"is of a text with digest {record['corpus']['digest']}, not {entry['text_digest']}"
+    made = [name for name, text in cascade.texts_of(record).items() if text != (path / name).read_text("utf-8")]
+    return f"the record gives another {', '.join(made)}" if made else None
+
+
 _CHECKS = {"work": _work, "picture": _picture, "rows": _rows, "study": _study, "sweep": _sweep, "tables": _tables}
-_CHECKS |= {"cells": _cells, "pruning": _pruning}
+_CHECKS |= {"cells": _cells, "pruning": _pruning, "cascade": _cascade}
 
 
 def main(arguments=()):
