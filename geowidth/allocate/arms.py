@@ -43,7 +43,7 @@ class Arm:
             raise UserError(f"arm is {shown(text)}; allowed: {_allowed()}")
         name, colon, words = text.partition(":")
         schedule, control = _schedule_and_control(name, text)
-        options = read_options(f"arm {text!r}", _split(words)) if colon else {}
+        options = read_options(f"arm {text!r}", split_options(words)) if colon else {}
         arm = cls(text, schedule, control, options)
         arm._check_options()
         if len(arm.name.encode()) > MOST_LETTERS:
@@ -119,7 +119,7 @@ def read_options(where: str, words: Iterable[str]) -> dict[str, Any]:
     return pairs
 
 
-def _split(words):
+def split_options(words: str) -> list[str]:
     """Words between commas that stand in no bracket."""
     parts, depth = [""], 0
     for letter in words:

@@ -106,8 +106,9 @@ def heal(
             loss = _step(student, teacher if healing.distil else None, text, settings, optimizers, step, seed)
             first = loss if step == 0 else first
             now = {"step": step + 1, "tokens": (step + 1) * per_step, "seconds": time.monotonic() - began}
-            stopping = interrupted()
-            if stopping or time.monotonic() - saved >= save_seconds:
+            # After the last step nothing is left to stop or to go on with: the caller has it.
+            stopping = interrupted() and step + 1 < settings.steps
+            if stopping or (time.monotonic() - saved >= save_seconds and step + 1 < settings.steps):
                 save_state(folder, student, optimizers, {**now, "best": first})
                 saved = time.monotonic()
             if stopping:

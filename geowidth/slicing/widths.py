@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from geowidth.allocate.allocation import allocate
-from geowidth.allocate.arms import read_options
+from geowidth.allocate.arms import read_options, split_options
 from geowidth.allocate.problem import Problem, bound, whole_number
 from geowidth.allocate.schedules import CONTROLS, Rule, Shape, find_rule, schedule_names
 from geowidth.artifacts.schedule import Schedule
@@ -112,7 +112,7 @@ class Asked:
             raise UserError(f"rule for widths is {shown(text)}; allowed: {_allowed()}")
         name, colon, words = text.partition(":")
         control, rule = _control_and_rule(name)
-        options = read_options(f"rule {text!r}", _split(words)) if colon else {}
+        options = read_options(f"rule {text!r}", split_options(words)) if colon else {}
         own = find_rule(control).options if control else {}
         for option in options:
             known = {**rule.options, **own}
@@ -268,15 +268,3 @@ def _allowed():
         f"{', '.join(width_rule_names())}, or CONTROL-RULE ({', '.join(CONTROLS)}), each with options as in "
         "cosine:start=1.2,end=0.8"
     )
-
-
-def _split(words):
-    """Words between commas that stand in no bracket."""
-    parts, depth = [""], 0
-    for letter in words:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts

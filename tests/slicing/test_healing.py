@@ -14,6 +14,7 @@ from geowidth.models.training import TrainingSettings
 from geowidth.slicing import ffns_of, slice_in_place
 from geowidth.slicing.healing import Healing, batch_rows, divergences, heal
 from geowidth.train.optimise import learning_rate
+from geowidth.train.state import saved_step
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,18 @@ def test_a_stopped_healing_goes_on_with_the_same_bits(distil, tmp_path):
         finished.append((told["first"], told["last"], [p.detach().clone() for p in student.parameters()]))
     plain, stopped = finished
     assert plain[:2] == stopped[:2] and all(map(torch.equal, plain[2], stopped[2]))
+
+
+@pytest.mark.parametrize("save_seconds", [0.0, 1e9])
+def test_the_last_step_ends_it_and_its_loss_is_told(tmp_path, save_seconds):
+    """Whether it was asked to stop then or not: a state of all steps would not know the loss of the last one."""
+    told = []
+    for name, stop in (("plain", None), ("asked", functools.partial(next, iter([False, False, True])))):
+        _, student = models(tmp_path / name, "llama")
+        folder, healing = tmp_path / f"states-{name}", Healing(3, batch=4, learning_rate=1e-2)
+        told.append(heal(student, text(), healing, folder, stop=stop, save_seconds=save_seconds))
+        assert saved_step(folder) == (2 if save_seconds == 0 else 0)
+    assert told[0]["last"] == told[1]["last"] != told[0]["first"]
 
 
 def test_every_window_comes_once_before_any_comes_again():
