@@ -5,7 +5,7 @@ and leave it read. Nothing of the model is rebuilt: state dicts, hooks and modes
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,16 +53,8 @@ class ResidualBlocks:
         shortcut alone. UserError, at the first forward pass, for a block of another kind that changes it.
         """
         chosen = [self.modules[self._index(block)] for block in dict.fromkeys(blocks)]
-        before = [vars(module).get("forward") for module in chosen]
-        for module in chosen:
-            vars(module)["forward"] = _Identity(module)
-        try:
+        with other_forwards({module: _Identity(module) for module in chosen}):
             yield
-        finally:
-            for module, forward in zip(chosen, before, strict=True):
-                del vars(module)["forward"]
-                if forward is not None:
-                    vars(module)["forward"] = forward
 
     @contextlib.contextmanager
     def reading(self, read: Reader) -> Iterator[None]:
@@ -78,6 +70,21 @@ class ResidualBlocks:
 
     def _index(self, block):
         return whole("block", block, 0, len(self) - 1)
+
+
+@contextlib.contextmanager
+def other_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Inside, these modules run other functions in place of their forward; afterwards all is as before."""
+    before = {module: vars(module).get("forward") for module in forwards}
+    for module, forward in forwards.items():
+        vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        for module, forward in before.items():
+            del vars(module)["forward"]
+            if forward is not None:
+                vars(module)["forward"] = forward
 
 
 def residual_blocks(model: nn.Module) -> ResidualBlocks:

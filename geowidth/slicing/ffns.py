@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from geowidth.cascade.blocks import other_forwards
 from geowidth.errors import UserError
 from geowidth.measure.families import Family, family_of
 from geowidth.measure.models import backbone_of, input_device, takes, unwrapped
@@ -161,17 +162,9 @@ def _replaced(given, new):
     return None if new is None else (new, *given[1:])
 
 
-@contextlib.contextmanager
 def _opened(module, read):
     """Our FeedForward with its hidden vector made, which its kernels keep to themselves."""
-    before = vars(module).get("forward")
-    vars(module)["forward"] = lambda x: _forward_with_hidden(module, x, read)
-    try:
-        yield
-    finally:
-        del vars(module)["forward"]
-        if before is not None:
-            vars(module)["forward"] = before
+    return other_forwards({module: lambda x: _forward_with_hidden(module, x, read)})
 
 
 def _forward_with_hidden(module, x, read):

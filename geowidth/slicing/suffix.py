@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from geowidth.cascade.blocks import ResidualBlocks
+from geowidth.cascade.blocks import ResidualBlocks, other_forwards
 from geowidth.cascade.held_out import IGNORED, HeldOut, check_room, logits_of, token_losses
 from geowidth.measure.models import input_device
 from geowidth.measure.states import states_in
@@ -90,17 +90,8 @@ class Suffixes:
     def _entering(self, states: torch.Tensor | None) -> Iterator[None]:
         """Inside, blocks before this layer compute nothing, and what the last of them gives are these states."""
         skipped = () if states is None else range(self.layer)
-        modules = [self.blocks.modules[i] for i in skipped]
-        before = [vars(module).get("forward") for module in modules]
-        for i, module in zip(skipped, modules, strict=True):
-            vars(module)["forward"] = _given(states, self.lengths[i])
-        try:
+        with other_forwards({self.blocks.modules[i]: _given(states, self.lengths[i]) for i in skipped}):
             yield
-        finally:
-            for module, forward in zip(modules, before, strict=True):
-                del vars(module)["forward"]
-                if forward is not None:
-                    vars(module)["forward"] = forward
 
     @contextlib.contextmanager
     def _counting(self):
