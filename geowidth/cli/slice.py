@@ -44,9 +44,9 @@ from geowidth.errors import UserError
 from geowidth.progress import size
 
 OPTIONS = (
-    "by", "neurons", "bias", "multiple", "tensor_parallel", "max_distinct_widths", "floor", "corpus",
-    "calibration_windows", "windows", "context", "seed", "dtype", "device",
+    "by", "neurons", "bias", "corpus", "calibration_windows", "windows", "context", "seed", "dtype", "device",
 )  # fmt: skip
+OF_WIDTHS = ("multiple", "tensor_parallel", "max_distinct_widths", "floor")
 
 
 def neuron_rules():
@@ -78,13 +78,12 @@ def add_arguments(parser):
     add("--by", metavar="RULE", help="rule for widths, see above (default: uniform)")
     add("--geometry", metavar="NAME", help="of rule geometry: raw, spherical or hyperbolic")
     add("--statistic", metavar="NAME", help="of rule geometry: shift, gw or topology")
-    add("--multiple", metavar="Q", type=words.whole(), default=1, help="every width is a multiple of this")
+    add("--multiple", metavar="Q", type=words.whole(), help="every width is a multiple of this (default: 1)")
     add(
         "--tensor-parallel",
         metavar="N",
         type=words.whole(),
-        default=1,
-        help="every width is a multiple of this times the multiple",
+        help="every width is a multiple of this times the multiple (default: 1)",
     )
     add("--max-distinct-widths", metavar="K", type=words.whole(), help="at most this many different widths")
     add("--floor", metavar="W", type=words.width_bound, help="smallest width: a number, or 0.25x of the uniform one")
@@ -154,6 +153,7 @@ def requested(arguments):
     rule, names = _rule(arguments), ("keep", "parameters", "latency", "cost", "schedule")
     target = target_of(**{name: getattr(arguments, name) for name in names})
     given = {name: getattr(arguments, name) for name in OPTIONS}
+    given |= {name: value for name in OF_WIDTHS if (value := getattr(arguments, name)) is not None}
     given["by"] = rule
     if arguments.no_correction and arguments.ridge is not None:
         raise UserError("--ridge came with --no-correction, which has no use for it; leave one of them out")
@@ -165,10 +165,12 @@ def requested(arguments):
 def _rule(arguments):
     """The rule for widths with the options that have flags of their own."""
     if arguments.schedule is not None:
-        given = next((n for n in ("by", "geometry", "statistic", "floor") if getattr(arguments, n) is not None), None)
+        names = ("by", "geometry", "statistic", *OF_WIDTHS)
+        given = next((name for name in names if getattr(arguments, name) is not None), None)
         if given:
             raise UserError(
-                f"--{given} came with --schedule, whose widths are taken as they are; leave one of them out"
+                f"--{given.replace('_', '-')} came with --schedule, whose widths are taken as they are; leave one of "
+                "them out"
             )
     rule = arguments.by or "uniform"
     for name in ("geometry", "statistic"):

@@ -246,16 +246,23 @@ class Job:
             calibration = self.calibration if request.correct or request.bias else None
             report = slice_in_place(ffns, kept, calibration, ridge=ridge, bias=request.bias, label="slice")
             records.write_json(stages.path("correction.json"), report.to_json())
+            self._add_missing_biases(ffns)
             return {f"{ffn.layer}/{n}": p for ffn in ffns for n, p in enumerate(ffn.parameters)}
 
         tensors = stages.tensors("sliced", make)
         for ffn, indices in zip(ffns, kept, strict=True):
             ffn.keep(indices)  # of one that is sliced already nothing is taken
-            if self.request.bias and ffn.down is not None and not ffn.has_bias:
-                ffn.add_bias(ffn.columns().new_zeros(ffns.dimension))
+        self._add_missing_biases(ffns)
+        for ffn in ffns:
             for number, parameter in enumerate(ffn.parameters):
                 parameter.data.copy_(tensors[f"{ffn.layer}/{number}"])
         ffns.state_widths()
+
+    def _add_missing_biases(self, ffns):
+        """Where biases are asked for, one of zeros for every FFN without: also for layers that keep all neurons."""
+        for ffn in ffns:
+            if self.request.bias and ffn.down is not None and not ffn.has_bias:
+                ffn.add_bias(ffn.columns().new_zeros(ffns.dimension))
 
     def _heal(self, stages, student, before, healing):
         """Heal the copy, or put in what an earlier call made of it."""

@@ -111,6 +111,15 @@ def test_targets(sliced, tmp_path):
     assert code == 0 and all(w % 4 == 0 for w in widths) and len(set(widths)) <= 2, said.err
 
 
+def test_biases_where_a_layer_keeps_all_its_neurons(sliced, tmp_path):
+    source = library_folder(tmp_path / "whole", "llama")
+    code, said = sliced(source, tmp_path / "out", "--keep", 0.6, "--by", "cosine", "--bias")
+    assert code == 0, said.err
+    assert records.read_json(tmp_path / "out" / "slice.json")["widths"][0] == 24
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert not tensors["model.layers.0.mlp.down_proj.bias"].any() and tensors["model.layers.1.mlp.down_proj.bias"].any()
+
+
 def test_everything_kept_is_the_model_itself(sliced, tmp_path):
     source = library_folder(tmp_path / "whole", "llama", torch.bfloat16)
     code, said = sliced(source, tmp_path / "out", "--keep", 1)
@@ -188,6 +197,8 @@ def test_a_sliced_model_is_sliced_again_and_measured(sliced, tmp_path, capsys, t
         (["--latency", "3", "--cost", "none.json"], "none.json"),
         (["--schedule", "none.json"], "none.json"),
         (["--schedule", "none.json", "--by", "cosine"], "--by came with --schedule"),
+        (["--schedule", "none.json", "--max-distinct-widths", "2"], "--max-distinct-widths came with --schedule"),
+        (["--schedule", "none.json", "--multiple", "1"], "--multiple came with --schedule"),
         (["--keep", "0.5", "--by", "best"], "rule for widths is 'best'"),
         (["--keep", "0.5", "--by", "cosine", "--statistic", "gw"], "--statistic came with rule cosine"),
         (["--keep", "0.5", "--neurons", "best"], "--neurons is 'best'; allowed: activation"),
