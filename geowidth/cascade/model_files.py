@@ -18,14 +18,15 @@ def write_cascade_models(preset: PathLike | Preset, out: PathLike, **options: An
 
     NAME.json is a schedule for `geowidth train --preset PRESET --schedule`, or where the number of layers differs a
     preset for `geowidth train --preset`. Models of one seed start from the same values wherever their shapes agree.
-    options: those of `cascade_models`. Returns the record in models.json: of every model its file, parameters, FLOPs a
-    token and bytes of keys and values a token, also over the uniform model's.
+    options: those of `cascade_models`; the matching widths are multiples of the quantum too, so they match only as near
+    as one quantum allows. Returns the record in models.json: of every model its file, parameters, FLOPs a token and
+    bytes of keys and values a token, also over the uniform model's.
     """
-    preset = preset_named(preset)
+    preset, quantum = preset_named(preset), options.get("quantum", 1)
     models = cascade_models(preset.model, **options)
     for change in CHANGED:
         for by in MATCHED_BY:
-            match = matched_uniform(preset.model, models["AF"].config, by, change)
+            match = matched_uniform(preset.model, models["AF"].config, by, change, quantum=quantum)
             models[match.name] = match
     facts = {name: _facts(model, models["uniform"]) for name, model in models.items()}
     settings = {"preset": preset.name, "options": options, "environment": records.environment()}

@@ -70,9 +70,13 @@ def opened_for_generation(arguments):
 
 def encoded(opened, text):
     """The ids of a prompt, with what the tokenizer puts before a text."""
+    from geowidth.errors import UserError, shown
+
     if opened.tokenizer is None:
         opened.refuse_other_than_bytes()
         return list(text.encode("utf-8", "surrogateescape"))
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UserError(f"--prompt is {shown(text)}, which is no UTF-8; the model's tokenizer needs a text that is")
     return [*opened.prefix, *opened.tokenizer.encode(text, add_special_tokens=False).ids]
 
 

@@ -142,6 +142,14 @@ def test_files_train_the_models_they_say(tmp_path):
         write_cascade_models("nano", tmp_path / "out")
 
 
+def test_all_widths_that_are_written_are_multiples(tmp_path):
+    record = write_cascade_models("nano", tmp_path / "out", share=0.7, quantum=32)
+    for name, facts in record["models"].items():
+        assert all(width % 32 == 0 for width in facts["widths"])
+        if facts["file"] == "schedule":
+            assert all(width % 32 == 0 for width in Schedule.read(tmp_path / "out" / f"{name}.json").widths)
+
+
 def test_the_command_writes_models_and_says_what_they_cost(tmp_path, capsys):
     out = tmp_path / "models"
     words = ["--share", "0.75", "--multiple", "4", "--levels", "2", "--end", "0.6", "--out", str(out)]
@@ -153,6 +161,7 @@ def test_the_command_writes_models_and_says_what_they_cost(tmp_path, capsys):
         line = next(line for line in said.splitlines() if line.startswith(f"{name} "))
         assert f"{facts['parameters']:,}" in line and f"{facts['over_uniform']['cache_bytes']:.3f}" in line
         assert (out / f"{name}.json").is_file()
+        assert all(width % 4 == 0 for width in facts["widths"])
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,27 @@ def test_a_tokenizer_spells_the_text_and_its_end_ends_it(tmp_path, said):
     assert code == 0 and found.out == "a b\n" and "; 1 new; " in found.err
 
 
+def test_every_sample_keeps_the_space_before_its_first_word(tmp_path, said):
+    tokenizer = Tokenizer(models.BPE({"\u2581a": 0, "\u2581": 1, "a": 2}, [("\u2581", "a")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    folder, _ = folder_of(tmp_path, ModelConfig(3, 1, 16, 2, (8,), 32))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    words = ("--prompt", "a", "--tokens", "1", "--temperature", "1", "--top-k", "1")
+    single = said(folder, *words)[1].out
+    texts = said(folder, *words, "--samples", "2")[1].out.splitlines()
+    assert single == "a a\n" and texts[1::2] == ["a a", "a a"]
+
+
+def test_a_prompt_that_is_not_utf_8(tmp_path, said):
+    folder, _ = folder_of(tmp_path, ModelConfig(257, 1, 16, 2, (8,), 32))
+    spelling()[0].save(str(folder / "tokenizer.json"))
+    code, found = said(folder, "--prompt", "a\udcff")
+    assert code == 2 and "which is no UTF-8" in found.err and found.err.count("\n") == 1 and not found.out
+    code, found = said(folder_of(tmp_path / "bytes")[0], "--prompt", "a\udcff", "--tokens", "2")
+    assert code == 0 and "2 tokens read" in found.err
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
