@@ -38,7 +38,7 @@ from geowidth.slicing.judge import check_same, compared, judged_losses, ranges, 
 from geowidth.slicing.request import CALIBRATION, JUDGED, KIND, RECORD_FILE, SCHEMA, TRAINING, SliceRequest
 from geowidth.slicing.scores import neuron_scores
 from geowidth.slicing.selection import kept_neurons
-from geowidth.slicing.stages import Stages, fingerprint, folder_of, stages_of
+from geowidth.slicing.stages import Stages, begun_with, fingerprint, folder_of, stages_of
 from geowidth.slicing.streamed import slice_streamed, wants_streaming
 from geowidth.slicing.targets import Parameters, Target
 from geowidth.slicing.widths import Asked, fixed_widths, slice_widths
@@ -61,7 +61,8 @@ def slice_model(
     model      a folder by geowidth train, a Hugging Face folder or name, smollm2, minilm, a .gguf file
     request    what is asked for
     download   whether a Hugging Face name may be fetched. cache: folder for converted models
-    stream     one block's weights in memory at a time (geowidth.slicing.streamed); None: where there is no other room
+    stream     one block's weights in memory at a time (geowidth.slicing.streamed); None: as the call that is gone on
+               with, or else where there is no other room
     watch      called with the name of every stage once it is kept
 
     A call that was stopped is gone on with by the same call. Raises UserError before any work for bad arguments and
@@ -73,7 +74,9 @@ def slice_model(
     where = device_named(request.device)
     path = located(model, download)
     folder = converted(path, cache) if path.suffix == ".gguf" else path
-    if stream or (stream is None and wants_streaming(folder)):
+    if stream is None and (stream := begun_with(out, "streamed")) is None:
+        stream = wants_streaming(folder)
+    if stream:
         tell(f"{model} is sliced block by block: one block's weights are in memory at a time")
         return slice_streamed(folder, str(model), Path(out), request, watch)
     causal = predicts_tokens(folder)
@@ -85,7 +88,7 @@ def slice_model(
     job = Job(opened, folder, ffns, request, load_corpus(request.corpus), causal)
     job.check()
     settings = {"model": fingerprint(folder), "name": opened.source["name"], "corpus_digest": job.corpus.digest}
-    with stages_of(out, settings | request.to_json(), watch) as stages:
+    with stages_of(out, settings | {"streamed": False} | request.to_json(), watch) as stages:
         return job.work(stages, Path(out))
 
 

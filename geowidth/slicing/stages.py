@@ -87,6 +87,13 @@ def stages_of(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def begun_with(out: PathLike, name: str) -> Any:
+    """The setting `name` of the slicing into `out` that is not finished; None where there is none."""
+    path = folder_of(out) / SETTINGS_FILE
+    settings = records.read_json(path, KIND, SCHEMA).get("settings") if path.is_file() else None
+    return settings.get(name) if isinstance(settings, dict) else None
+
+
 def fingerprint(folder: Path) -> str:
     """A digest of the weights and configs in a model folder: names, sizes, and the bytes at both ends of every file."""
     digest = hashlib.sha256()

@@ -12,6 +12,7 @@ from sliced_folders import library_folder, own_folder
 
 from geowidth import files, records
 from geowidth.errors import UserError
+from geowidth.slicing import pipeline
 from geowidth.slicing.healing import Healing
 from geowidth.slicing.judge import ranges
 from geowidth.slicing.pipeline import slice_model
@@ -127,6 +128,18 @@ def test_a_different_command_is_refused(whole, text, tmp_path):
     assert slice_model(whole, tmp_path / "out", request(text))["settings"]["by"] == "cosine"
     with pytest.raises(UserError, match="exists already"):
         slice_model(whole, tmp_path / "out", request(text))
+
+
+def test_it_goes_on_streamed_or_in_memory_as_it_began(whole, text, tmp_path, monkeypatch):
+    asked = request(text, healing=None)
+    for name, streams in (("streamed", True), ("piece", False)):
+        monkeypatch.setattr(pipeline, "wants_streaming", lambda folder, streams=streams: streams)
+        with pytest.raises(KeyboardInterrupt):
+            slice_model(whole, tmp_path / name, asked, watch=stopping_after("neurons"))
+        with pytest.raises(UserError, match=f"with streamed {streams}, not {not streams}"):
+            slice_model(whole, tmp_path / name, asked, stream=not streams)
+        monkeypatch.setattr(pipeline, "wants_streaming", lambda folder, streams=streams: not streams)
+        assert ("states" in slice_model(whole, tmp_path / name, asked)) == streams
 
 
 def test_ranges():
