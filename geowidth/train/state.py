@@ -47,6 +47,7 @@ STATES, TENSORS, RECORD, OLD_STATE = "states", "tensors.safetensors", "state.jso
 KIND, SCHEMA = "geowidth.training_state", 1
 PROGRESS = {"step": COUNT, "tokens": COUNT, "seconds": FINITE, "best": NUMBER}
 FILES = Each({"bytes": COUNT, "sha256": TEXT})
+DIVERGED = "lower the learning rate"  # the advice in every error of a training that diverged
 
 
 def save_state(
@@ -65,7 +66,7 @@ def save_state(
     world = world or World()
     world.settle(model)
     tensors = tensors_of(model, optimizers)
-    world.together(lambda: check_numbers(f"the state of step {progress['step']}", tensors, "lower the learning rate"))
+    world.together(lambda: check_numbers(f"the state of step {progress['step']}", tensors, DIVERGED))
     if world.sharded:
         save_parts(folder, tensors, progress, world)
     else:

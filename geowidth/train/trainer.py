@@ -197,7 +197,7 @@ class Trainer:
         left = f"the last good state, of step {saved}, stays in {self.run.folder}" if saved else "no state was saved"
         raise UserError(
             f"{what} became {value} at step {step}, at a learning rate of {rate:.2g}; {left}: "
-            "lower the learning rate and train in another folder"
+            f"{state.DIVERGED} and train in another folder"
         )
 
     def place(self) -> dict[str, float]:

@@ -112,6 +112,18 @@ def test_the_best_rate_is_that_of_the_lowest_loss():
     assert "is at the end" not in rate_words([0.1, 0.3, 1], [2, 1, 3], 0.3, 9)
 
 
+def test_rates_that_diverge_are_out(text, tmp_path):
+    study = resolve_study(SHORT, text, ["sgd"], [0], windows=4, rates=[0.01, 0.02, 1e38])
+    for folder in (tmp_path, tmp_path):  # the second time with what is finished
+        record = run_study(study, folder, processes=2)
+        assert record["rates"]["losses"][2] is None and record["rates"]["chosen"] in (0.01, 0.02)
+        assert "1e+38 (diverged)" in record["rates"]["words"] and not record["missing"]
+        assert read_study(folder)["rates"] == record["rates"]
+    none = resolve_study(SHORT, text, ["sgd"], [0], windows=4, rates=[1e37, 1e38])
+    with pytest.raises(UserError, match=r"diverged at every rate of 1e\+37 1e\+38; give lower --sgd-rates"):
+        run_study(none, tmp_path / "none", processes=2)
+
+
 def test_the_record_of_known_numbers(tmp_path):
     study = make_study(tmp_path)
     record = read_study(tmp_path)
