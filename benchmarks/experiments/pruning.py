@@ -249,6 +249,10 @@ def main(argv=None):
     parser.add_argument("--bible", type=Path, metavar="FOLDER", help="what benchmarks.experiments.prose wrote")
     parser.add_argument("--only", nargs="+", choices=[one.name for one in (*MINIS, *LARGE)], default=())
     arguments = parser.parse_args(argv)
+    if arguments.run is None and (arguments.bible or arguments.only):
+        parser.error("--bible and --only are for --run; give --run RUNS too")
+    if arguments.bible is None and "smollm2-bible" in arguments.only:
+        parser.error("smollm2-bible needs --bible FOLDER")
     if arguments.run is not None:
         run(arguments.run, arguments.bible, arguments.only)
     for name, text in results(committed_models()).items():

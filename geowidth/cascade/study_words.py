@@ -50,13 +50,12 @@ def headline(arms: Sequence[Mapping[str, Any]]) -> str:
         return "Nothing can be concluded yet: no arm has two finished pairs of seeds."
     parts = [f"yes with {listed(groups[UP])}"] if UP in groups else []
     if SAME in groups:
-        parts.append(f"no difference is seen with {listed(groups[SAME])}")
+        parts.append(f"no difference that holds after correction with {listed(groups[SAME])}")
     if DOWN in groups:
-        parts.append(f"they lose importance with {listed(groups[DOWN])}")
+        parts.append(f"late blocks lose importance with {listed(groups[DOWN])}")
     if UNKNOWN in groups:
         parts.append(f"{listed(groups[UNKNOWN])} cannot be judged")
-    start = "" if UP in groups else "No: "
-    text = start + "; ".join(parts)
+    text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 
 
@@ -90,7 +89,7 @@ def arm_line(arm: Mapping[str, Any], plain: Mapping[str, Any], layers: int) -> s
 VERDICTS = {
     UP: "Late blocks regain importance.",
     DOWN: "Late blocks lose importance.",
-    SAME: "No difference is seen.",
+    SAME: "No difference that holds after correction.",
     UNKNOWN: "Not judged.",
 }
 

@@ -12,7 +12,7 @@ How narrow (exactly one)
   --schedule FILE     the widths of a schedule.json by geowidth allocate
 
 How many neurons in each layer (--by)
-  uniform             the same share everywhere (default: no other rule has been shown to be better on every text)
+  uniform             the same share everywhere (default: needs no measurement)
   geometry            by measured work; options as in geometry:statistic=shift,geometry=spherical
   sensitivity         by what the loss grows by when one layer alone is narrow
   threshold           one threshold on the neurons' scores over all layers
@@ -28,8 +28,8 @@ Which neurons (--neurons): the largest scores stay
 
 What stays is corrected by least squares, layer after layer, on windows of the validation split (--no-correction leaves
 that out). --heal STEPS trains the result for a few steps on the training split, --distil on the whole model's
-predictions. Losses are of windows of the test split, of the checkpoint as it was written. A command that was stopped is
-gone on with by the same command; what it has done is kept in DIR.unfinished.
+predictions. Losses are of windows of the test split, of the checkpoint as it was written. The same command goes on
+with a slicing that was stopped; what it has done is kept in DIR.unfinished.
 
 Examples
   geowidth slice smollm2 --keep 0.8 --out narrow

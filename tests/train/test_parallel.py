@@ -97,7 +97,6 @@ def test_a_killed_parent_leaves_no_workers(text, tmp_path):
 def test_control_c_stops_all_and_everything_goes_on(text, tmp_path):
     cut, steps = interrupted(tmp_path, text)
     assert all(free(cut / name) for name in ("s0", "s1"))
-    assert not all((cut / name / "result.json").exists() for name in ("s0", "s1"))
     for folder in (cut, tmp_path / "whole"):
         for job in jobs(folder, text, steps):
             train(job.preset, job.widths, job.seed, job.out, steps=steps, arm="cosine", corpus=text, watch=nothing)
@@ -112,9 +111,10 @@ def interrupted(tmp_path, text):
         wait_for_states(cut, parent)
         parent.send_signal(signal.SIGINT)
         said = parent.communicate(timeout=300)[1]
-        if "KeyboardInterrupt" in said:
+        stopped = "KeyboardInterrupt" in said
+        if stopped and not all((cut / name / "result.json").exists() for name in ("s0", "s1")):
             return cut, steps
-        assert parent.returncode == 0, said
+        assert stopped or parent.returncode == 0, said
     raise AssertionError("no training was long enough to be stopped")
 
 

@@ -18,13 +18,14 @@ def main(argv=None):
     parser.add_argument(
         "--work", type=Path, default=Path("runs/slicing"), help="what is kept between stops, not committed"
     )
-    parser.add_argument("--float32", action="store_true", help="products in float32 in place of bfloat16")
     given = parser.parse_args(argv)
+    if given.prose is not None and not given.run:
+        parser.error("--prose is for --run; give both")
     try:
         if given.run:
             from benchmarks.experiments.slicing.driver import run_all
 
-            run_all(ROOT, given.work, given.prose, given.texts, half=not given.float32)
+            run_all(ROOT, given.work, given.prose, given.texts)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -17,12 +17,12 @@ from geowidth.measure.opening import open_model
 from geowidth.progress import Progress
 
 
-def run_all(folder, work, prose, texts=design.TEXTS, half=True):
+def run_all(folder, work, prose, texts=design.TEXTS):
     """Append the missing rows of these texts to cells.jsonl and ground.jsonl in `folder`."""
     if prose is None and "prose" in texts:
         raise UserError("the prose is needed: python -m benchmarks.experiments.prose FOLDER, then --prose FOLDER")
     opened = open_model(design.MODEL, causal=True)
-    library = Library(opened, {"code": "stdlib", "prose": prose}, Sizes(), work, half)
+    library = Library(opened, {"code": "stdlib", "prose": prose}, Sizes(), work)
     run_cells(library, folder, design.cells(texts=texts))
 
 
