@@ -93,7 +93,6 @@ class Evidence:
     ) -> Settled:
         """The work of these (statistic, geometry), settled; see geowidth.slicing.draws. Profiles that were given are
         taken as they are."""
-        from geowidth.measure.pipeline import MeasureSettings
         from geowidth.slicing.draws import TokenDraws, settled, summarised
 
         if self.profiles is not None:
@@ -101,14 +100,19 @@ class Evidence:
                 raise UserError("profiles is empty; give one or more work profiles, or None to measure")
             self.looked_at = summarised(self.profiles, ideal)
             return self.looked_at
-        statistics, geometries = (tuple(dict.fromkeys(part)) for part in zip(*signals, strict=True))
-        settings = MeasureSettings(geometries=geometries, statistics=statistics, seed=self.seed)
+        settings = self._settings(signals)
         key = ("draws", settings, tokens)
         if key not in self._measured:
             given = {"batch": self.batch, "skip": self.skip, "tail": self.tail}
             self._measured[key] = TokenDraws(self._model().model, self.windows(), settings, tokens, **given)
         self.looked_at = settled(self._measured[key], ideal, tolerance, most)
         return self.looked_at
+
+    def _settings(self, signals):
+        from geowidth.measure.pipeline import MeasureSettings
+
+        statistics, geometries = (tuple(dict.fromkeys(part)) for part in zip(*signals, strict=True))
+        return MeasureSettings(geometries=geometries, statistics=statistics, seed=self.seed)
 
     def each_draw(self) -> list[Evidence]:
         """This Evidence with one of the draws alone that `work` gave last, for each of them."""
@@ -125,3 +129,29 @@ class Evidence:
         if isinstance(self.ffns, Sizes):
             raise UserError("this rule for widths looks at the model, and only its sizes came; give its FFNs")
         return self.ffns
+
+
+class Measures(Exception):
+    """A rule has come to what takes long."""
+
+
+class Unmeasured(Evidence):
+    """Evidence with which rules refuse what they would refuse, and raise Measures where they begin to measure."""
+
+    def neuron_scores(self) -> list[np.ndarray]:
+        raise Measures
+
+    def losses(self, shares: Sequence[float], windows: int | None = None) -> LayerLosses:
+        from geowidth.slicing.layer_losses import check_predicts
+
+        check_predicts(self._model())
+        raise Measures
+
+    def work(
+        self, signals: Sequence[tuple[str, str]], ideal: Ideal, tokens: int, tolerance: float, most: int
+    ) -> Settled:
+        from geowidth.slicing.draws import check_draws
+
+        self._settings(signals)
+        check_draws(tokens, tolerance, most)
+        raise Measures

@@ -31,17 +31,17 @@ from geowidth.measure.opening import OpenedModel, converted, located, open_model
 from geowidth.models.storage import CONFIG_FILE
 from geowidth.progress import tell
 from geowidth.slicing.apply import check_calibration, checked_ridges, slice_in_place
-from geowidth.slicing.evidence import Evidence
+from geowidth.slicing.evidence import Evidence, Measures, Unmeasured
 from geowidth.slicing.ffns import FFNs, ffns_of
 from geowidth.slicing.healing import check_room_to_heal, forget, heal
 from geowidth.slicing.judge import check_same, compared, judged_losses, ranges, sizes, state_errors, timed
 from geowidth.slicing.request import CALIBRATION, JUDGED, KIND, RECORD_FILE, SCHEMA, TRAINING, SliceRequest
-from geowidth.slicing.scores import neuron_scores
+from geowidth.slicing.scores import NEURON_RULES, neuron_scores
 from geowidth.slicing.selection import kept_neurons
 from geowidth.slicing.stages import Stages, begun_with, fingerprint, folder_of, stages_of
 from geowidth.slicing.streamed import slice_streamed, wants_streaming
-from geowidth.slicing.targets import Parameters, Target
-from geowidth.slicing.widths import Asked, fixed_widths, slice_widths
+from geowidth.slicing.targets import Parameters, Target, sizes_of
+from geowidth.slicing.widths import fixed_widths, slice_widths
 from geowidth.slicing.write import reopened, write_sliced
 from geowidth.text.corpus import Corpus, load_corpus
 
@@ -139,23 +139,26 @@ class Job:
             raise UserError(
                 f"{self.opened.source['name']} has no place for a bias in its down-projections; leave --bias out"
             )
-        if request.correct:
-            self._check_calibration()
+        if NEURON_RULES[request.neurons].gradients and not self.causal:
+            raise UserError(
+                f"neuron rule {request.neurons} needs next-token losses, and {self.opened.source['name']} gives none; "
+                "take activation"
+            )
+        if not isinstance(request.target, Schedule):
+            self.target.budget(sizes_of(self.ffns))
+        try:
+            widths = self._schedule(Unmeasured(self.ffns, self.calibration))["widths"]
+        except Measures:  # any layer may keep nearly all
+            widths = [width - 1 for width in self.ffns.widths]
+        if request.correct and tuple(widths) != self.ffns.widths:
+            kept = [torch.arange(width) for width in widths]
+            check_calibration(self.ffns, kept, self.calibration, checked_ridges(request.ridge))
         size = sum(p.numel() * p.element_size() for p in self.opened.model.parameters())
         if request.device == "cpu":
             memory.check("a second copy of the model", size, "give --stream, which holds one layer at a time")
         if request.healing is not None:
             check_room_to_heal(self.opened.model)
         _ = self.judged
-
-    def _check_calibration(self):
-        """Refuse too little text for the correction. Where widths are not known yet, any layer may keep nearly all."""
-        asked = None if isinstance(self.request.target, Schedule) else Asked.parse(self.request.by)
-        known = asked is None or not asked.reads
-        widths = self._schedule(Evidence(self.ffns))["widths"] if known else [w - 1 for w in self.ffns.widths]
-        if tuple(widths) != self.ffns.widths:
-            kept = [torch.arange(width) for width in widths]
-            check_calibration(self.ffns, kept, self.calibration, checked_ridges(self.request.ridge))
 
     def work(self, stages: Stages, out: Path) -> dict[str, Any]:
         """All stages, and the result moved to `out`; returns its record."""

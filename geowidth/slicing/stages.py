@@ -69,7 +69,7 @@ def stages_of(
     """The Stages of the result `out`, begun now or gone on with; settings: what decides the result.
 
     Raises UserError for a folder begun with other settings, or held by another process. A block that ends well removes
-    the folder; one that is stopped leaves it; one that raises before any stage is done leaves nothing.
+    the folder; one that is stopped leaves it; a UserError takes away what this call began: another command is needed.
     """
     folder = folder_of(out)
     fresh = not folder.exists()
@@ -81,7 +81,7 @@ def stages_of(
         try:
             yield Stages(folder, watch)
         except UserError:
-            if fresh and {path.name for path in folder.iterdir()} <= {SETTINGS_FILE}:
+            if fresh:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)

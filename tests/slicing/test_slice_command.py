@@ -11,12 +11,13 @@ from sliced_folders import ENCODERS, exported_folder, library_folder, own_folder
 from geowidth import cli, records
 from geowidth.allocate import allocate
 from geowidth.artifacts.cost import TableCost
+from geowidth.errors import UserError
 from geowidth.exchange.checkpoint import read_checkpoint, write_files
 from geowidth.exchange.formats import FORMATS
 from geowidth.exchange.gguf_read import read_gguf
 from geowidth.measure.opening import open_model
 from geowidth.models import load_model
-from geowidth.slicing import ffns_of
+from geowidth.slicing import ffns_of, pipeline
 from geowidth.text.tokenizer import byte_vocabulary
 
 FEW = ("--windows", "3", "--calibration-windows", "10", "--context", "16")
@@ -218,6 +219,37 @@ def test_bad_input_is_one_line_and_code_2(sliced, tmp_path, arguments, words):
     code, said = sliced(source, tmp_path / "out", *arguments, few=())
     assert code == 2 and words in said.err and said.err.count("\n") == 1, said.err
     assert said.out == "" and {path.name for path in tmp_path.iterdir()} == {"whole"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "words"),
+    [
+        ("ours", ["--keep", "0.5", "--by", "geometry", "--geometry", "flat"], "flat"),
+        ("ours", ["--keep", "0.01", "--no-correction"], "keep more"),
+        ("ours", ["--keep", "0.5", "--by", "sensitivity:share=2"], "share is 2"),
+        ("ours", ["--keep", "0.5", "--by", "combined:windows=99", "--no-correction"], "windows is 99"),
+        ("bert", ["--keep", "0.5", "--neurons", "taylor"], "rule taylor needs next-token losses"),
+        ("bert", ["--keep", "0.5", "--by", "curves"], "needs next-token losses"),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_work(kind, arguments, words, sliced, tmp_path, monkeypatch):
+    source = own_folder(tmp_path / "whole") if kind == "ours" else library_folder(tmp_path / "whole", kind)
+    monkeypatch.setattr(pipeline, "stages_of", None)
+    code, said = sliced(source, tmp_path / "out", *arguments)
+    assert code == 2 and words in said.err, said.err
+
+
+def test_a_refusal_after_some_work_leaves_nothing_in_the_way(sliced, tmp_path, monkeypatch):
+    source = own_folder(tmp_path / "whole")
+
+    def refuse(*_):
+        raise UserError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "write_sliced", refuse)
+        assert sliced(source, tmp_path / "out", "--keep", 0.5)[0] == 2
+    code, said = sliced(source, tmp_path / "out", "--keep", 0.6)
+    assert code == 0, said.err
 
 
 def test_too_little_text_for_the_correction(sliced, tmp_path):
