@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from geowidth.plan.estimation import Estimate, parameter_count
 from geowidth.plan.probe import run_probe
+from geowidth.plan.training import runs_a_second
 from geowidth.slicing.apply import bytes_needed
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ _START_SECONDS = 10.0  # imports, reading text and weights
 _SCORES, _CORRECTION = 1, 1  # passes over the calibration text
 _TIMED = 16  # windows that are run to time both models
 _PROBED_TOKENS = 4  # the least that the probe of a measurement takes: its pass over a window is what is wanted
-_GRAM_SECONDS = 0.3
 
 
 def estimate_slice(
@@ -55,7 +54,7 @@ def estimate_slice(
         flops,
         found["peak_bytes"] + 2 * 4 * parameters + correction,
         2 * 4 * parameters,
-        _START_SECONDS + passes * window + gram / product_speed(config.dimension, width),
+        _START_SECONDS + passes * window + gram / gram_speed(config.dimension, width),
         ["a model folder", "slice.json"],
         {
             "calibration_tokens": tokens,
@@ -66,14 +65,10 @@ def estimate_slice(
     )
 
 
-def product_speed(dimension: int, width: int) -> float:
+def gram_speed(dimension: int, width: int) -> float:
     """FLOP/s of a product as large as the correction's, in float32 on this machine as busy as it is now."""
     import torch
 
     rows = min(width, 2048)
     matrix = torch.ones(max(256, min(dimension, 1024)), rows)
-    count, start = 0, time.perf_counter()
-    while not count or time.perf_counter() - start < _GRAM_SECONDS:
-        matrix.T @ matrix
-        count += 1
-    return 2 * matrix.shape[0] * rows**2 * count / (time.perf_counter() - start)
+    return 2 * matrix.shape[0] * rows**2 * runs_a_second(lambda: matrix.T @ matrix)

@@ -109,12 +109,17 @@ def product_speed(model: ModelConfig, settings: TrainingSettings, device: Device
             torch.cuda.synchronize(x.device)
 
     with torch_threads(settings.threads), torch.no_grad():
-        product()
-        count, start = 0, time.perf_counter()
-        while not count or time.perf_counter() - start < PRODUCT_SECONDS:
-            product()
-            count += 1
-        return 2 * x.numel() * width * count / (time.perf_counter() - start)
+        return 2 * x.numel() * width * runs_a_second(product)
+
+
+def runs_a_second(work: Callable[[], object]) -> float:
+    """How often `work` runs in a second on this machine, as busy as it is now; a first run is left out."""
+    work()
+    count, start = 0, time.perf_counter()
+    while not count or time.perf_counter() - start < PRODUCT_SECONDS:
+        work()
+        count += 1
+    return count / (time.perf_counter() - start)
 
 
 def _shape(model):
