@@ -1,7 +1,6 @@
 """What slicing cost and what it saved: loss, parameters, time and memory, each beside the whole model's."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from geowidth.artifacts.cost import linear_cost
 from geowidth.cascade.held_out import BATCH, HeldOut, check_room, mean_and_error, window_losses
 from geowidth.errors import UserError
 from geowidth.exchange.checkpoint import safetensors_files
 from geowidth.measure.models import backbone_of, forward, input_device, takes
 from geowidth.progress import Progress
-from geowidth.slicing.ffns import FFNs
+from geowidth.slicing.ffns import FFNs, ffns_of
 from geowidth.slicing.targets import sizes_of
 
 SAME, SAME_ROUNDED = 1e-4, 0.25  # of the largest state: how far a written model may be from the sliced one
@@ -66,17 +66,19 @@ def last_states(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return (output if isinstance(output, torch.Tensor) else output[0]).double().cpu()
 
 
-def sizes(ffns: FFNs, sliced: torch.nn.Module, widths: Sequence[int], folder: Path) -> dict[str, Any]:
+def sizes(ffns: FFNs, sliced: torch.nn.Module, folder: Path) -> dict[str, Any]:
     """{"parameters", "ffn_parameters", "bytes"}, each {"whole", "sliced"}; ffns: those of the whole model.
 
-    folder: of the sliced model. bytes: of its weight files, and what the whole model would take in the same dtype.
+    sliced, folder: the model as it was written, padding and all. bytes: of its weight files, and what the whole model
+    would take in the same dtype.
     """
-    known = sizes_of(ffns)
+    known, after = sizes_of(ffns), ffns_of(sliced)
+    cost = linear_cost("parameters", known.layers, known.dimension, known.projections, after.biases)
     whole, now = (sum(p.numel() for p in model.parameters()) for model in (ffns.model, sliced))
     written = sum(path.stat().st_size for path in safetensors_files(folder))
     found = {
         "parameters": (whole, now),
-        "ffn_parameters": (known.cost.total(known.widths), known.cost.total(widths)),
+        "ffn_parameters": (known.cost.total(known.widths), cost.total(after.widths)),
         "bytes": (round(written / now * whole), written),
     }
     return {name: {"whole": before, "sliced": after} for name, (before, after) in found.items()}

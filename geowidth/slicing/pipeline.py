@@ -42,7 +42,7 @@ from geowidth.slicing.stages import Stages, begun_with, fingerprint, folder_of, 
 from geowidth.slicing.streamed import slice_streamed, wants_streaming
 from geowidth.slicing.targets import Parameters, Target, sizes_of
 from geowidth.slicing.widths import fixed_widths, slice_widths
-from geowidth.slicing.write import reopened, write_sliced
+from geowidth.slicing.write import only_pads, reopened, write_sliced
 from geowidth.text.corpus import Corpus, load_corpus
 
 
@@ -150,6 +150,9 @@ class Job:
             widths = self._schedule(Unmeasured(self.ffns, self.calibration))["widths"]
         except Measures:  # any layer may keep nearly all
             widths = [width - 1 for width in self.ffns.widths]
+            self._check_padding(request.max_distinct_widths == 1)
+        else:
+            self._check_padding(len(set(widths)) == 1)
         if request.correct and tuple(widths) != self.ffns.widths:
             kept = [torch.arange(width) for width in widths]
             check_calibration(self.ffns, kept, self.calibration, checked_ridges(request.ridge))
@@ -160,6 +163,14 @@ class Job:
             check_room_to_heal(self.opened.model)
         _ = self.judged
 
+    def _check_padding(self, equal):
+        """Refuse a number of parameters where the padding of widths that differ would go beyond it."""
+        if isinstance(self.request.target, Parameters) and not equal and only_pads(self.folder):
+            raise UserError(
+                f"--parameters came with widths that differ, and {self.opened.source['name']} can only be written with "
+                "all FFNs padded to the widest; give --max-distinct-widths 1, or --keep in place of --parameters"
+            )
+
     def work(self, stages: Stages, out: Path) -> dict[str, Any]:
         """All stages, and the result moved to `out`; returns its record."""
         before = np.array(stages.json("whole", self._whole)["losses"])
@@ -168,7 +179,7 @@ class Job:
         if not stages.path("model").is_dir():
             self._write(stages, kept, before)
         facts = {"widths": widths["widths"], "schedule": widths["schedule"], "kept": [ranges(layer) for layer in kept]}
-        record = self._facts() | facts | stages.json("judged", lambda: self._judged(stages, before, widths["widths"]))
+        record = self._facts() | facts | stages.json("judged", lambda: self._judged(stages, before))
         for name in ("correction", "heal", "notes"):
             path = stages.path(f"{name}.json")
             record[name] = records.read_json(path) if path.is_file() else None
@@ -292,13 +303,11 @@ class Job:
         """The written model, as the source was opened: what is compared differs in its weights alone."""
         return reopened(folder, self.opened.model, self.causal).to(self.request.device)
 
-    def _judged(self, stages, before, widths):
+    def _judged(self, stages, before):
         """Losses, parameters, time and memory of the written model beside the whole one's."""
         model, whole = self._opened_again(stages.path("model")), self.opened.model
         if self.causal:
             found = compared(before, judged_losses(model, self.judged, "loss of the sliced model"))
         else:
             found = {"states": mean_and_error(state_errors(whole, model, self.judged, "states"))}
-        return (
-            found | sizes(self.ffns, model, widths, stages.path("model")) | {"time": timed(whole, model, self.judged)}
-        )
+        return found | sizes(self.ffns, model, stages.path("model")) | {"time": timed(whole, model, self.judged)}

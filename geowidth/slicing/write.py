@@ -10,6 +10,7 @@ Where widths are equal the result is a stock model of its family. Where they dif
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ def write_sliced(
     return _write_library(source, model, widths, folder, dtype)
 
 
+def only_pads(source: Path) -> bool:
+    """Whether a model of the folder `source` with widths that differ is written with FFNs padded to the widest."""
+    if (source / CONFIG_FILE).is_file():
+        return False
+    kind = str(read_config(source).get("model_type")).removeprefix(TAPERED)
+    return kind not in DEFAULTS and kind not in CLASSES
+
+
 def _write_own(source, model, widths, folder, dtype):
     own = _own(model, widths, _one_dtype(read_tensors(source / TENSOR_FILE)[0]) if dtype is None else dtype)
     save_parameters(own.state_dict(), own.config, folder)
@@ -78,10 +87,7 @@ def _own(model, widths, dtype):
 
 def _one_dtype(tensors):
     """The narrowest dtype that holds every tensor exactly."""
-    found = torch.float16 if all(t.dtype == torch.float16 for t in tensors.values()) else None
-    for tensor in tensors.values():
-        found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
-    return found
+    return reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
 
 
 def _write_library(source, model, widths, folder, dtype):

@@ -112,6 +112,22 @@ def test_targets(sliced, tmp_path):
     assert code == 0 and all(w % 4 == 0 for w in widths) and len(set(widths)) <= 2, said.err
 
 
+def test_parameters_of_a_model_that_can_only_be_padded(sliced, tmp_path):
+    source = library_folder(tmp_path / "whole", "gpt2")
+    whole = sum(p.numel() for p in open_model(source, causal=True).model.parameters())
+    for rule in ("cosine", "sensitivity"):
+        code, said = sliced(source, tmp_path / "out", "--parameters", whole - 700, "--by", rule)
+        assert code == 2 and "padded to the widest; give --max-distinct-widths 1, or --keep" in said.err, said.err
+    code, said = sliced(source, tmp_path / "out", "--parameters", whole - 700, "--max-distinct-widths", 1)
+    assert code == 0, said.err
+    assert records.read_json(tmp_path / "out" / "slice.json")["parameters"]["sliced"] <= whole - 700
+    code, said = sliced(source, tmp_path / "wide", "--keep", 0.6, "--by", "cosine")
+    assert code == 0, said.err
+    record = records.read_json(tmp_path / "wide" / "slice.json")
+    pair, inner = record["parameters"], record["ffn_parameters"]
+    assert pair["whole"] - pair["sliced"] == inner["whole"] - inner["sliced"]
+
+
 def test_biases_where_a_layer_keeps_all_its_neurons(sliced, tmp_path):
     source = library_folder(tmp_path / "whole", "llama")
     code, said = sliced(source, tmp_path / "out", "--keep", 0.6, "--by", "cosine", "--bias")
