@@ -9,7 +9,7 @@ blocks is their part of the sum over all blocks; a block without which the loss 
     late_sum        importance of the last half, summed, in nats per token
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,16 +124,21 @@ def summary(cells: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {"means": means, "spreads": spreads}
 
 
+def mean_over(cells: Mapping[str, Mapping[str, Any]], name: str, seeds: Iterable[str]) -> float:
+    """Mean of a measure over some of the seeds of an arm of the record, as of those that a difference is over."""
+    return float(np.mean([cells[seed][name] for seed in seeds]))
+
+
 def differences(
     cells: Mapping[int, Mapping[str, Any]], plain: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """{measure: the paired difference from the plain arm}, over the seeds that both have; not corrected yet."""
+    """{measure: the paired difference from the plain arm}, over the seeds in which both have it; not corrected yet."""
     found = {}
     for name in MEASURES:
         pairs = {seed: (cell[name], plain[seed][name]) for seed, cell in cells.items() if seed in plain}
-        if not pairs or any(None in pair for pair in pairs.values()):
+        by_seed = {seed: own - other for seed, (own, other) in pairs.items() if None not in (own, other)}
+        if not by_seed:
             continue
-        by_seed = {seed: own - other for seed, (own, other) in pairs.items()}
         values = list(by_seed.values())
         judged = paired_difference(values, CONFIDENCE).to_json()
         judged.pop("seeds_for_power")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from geowidth.cascade.correlation import why_no_interval
-from geowidth.cascade.study_record import CONFIDENCE, late_blocks
+from geowidth.cascade.study_record import CONFIDENCE, late_blocks, mean_over
 
 QUESTION = "Do late blocks regain importance when they get more of the gradient?"
 UP, DOWN, SAME, UNKNOWN = "regain", "lose", "same", "unknown"
@@ -65,15 +65,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 def arm_line(arm: Mapping[str, Any], plain: Mapping[str, Any], layers: int) -> str:
-    """One compared arm in one line, with its numbers."""
-    found, own, other = arm["differences"].get("late_half"), arm["means"].get("late_half"), plain["means"]
+    """One compared arm in one line, with its numbers: all over the seeds that both have."""
+    found = arm["differences"].get("late_half")
     start = f"{arm['arm']} ({arm['sentence']})"
-    if found is None or own is None:
+    if found is None:
         return f"{start}: not judged, no finished pair of seeds in which blocks have any importance."
+    own, other = (mean_over(one["cells"], "late_half", found["by_seed"]) for one in (arm, plain))
     half = late_blocks(layers, 1 / 2)
     hold = "hold" if len(half) > 1 else "holds"
     numbers = (
-        f"{start}: {block_range(half)} {hold} {percent(own)} of the importance, {percent(other['late_half'])} in "
+        f"{start}: {block_range(half)} {hold} {percent(own)} of the importance, {percent(other)} in "
         f"{plain['arm']}: {points(found['mean'])} points"
     )
     if found["interval"] is None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from geowidth.cascade.study_record import mean_over
 from geowidth.report.numbers import DASH, is_finite, plain, signed
 from geowidth.report.page import grid_table, tag, words
 from geowidth.report.spreadsheets import csv_text
@@ -41,6 +42,14 @@ def _interval(name, found):
     return DASH if ends is None else " to ".join(_scaled(name, end, sign=True) for end in ends)
 
 
+def _seeds_and_mean(arm, name):
+    """(number of seeds, mean of a measure) of an arm: over the seeds that its difference is over, where it has one."""
+    found = arm["differences"].get(name)
+    if found is None:
+        return len(arm["cells"]), arm["means"].get(name)
+    return found["seeds"], mean_over(arm["cells"], name, found["by_seed"])
+
+
 def late_table(record: Mapping[str, Any]) -> str:
     """The headline measure of every arm with all that is known of its difference."""
     head = ["arm", "held against", "seeds", "share, %", "difference \u00b1 se, points", "95 % interval", "t test p",
@@ -51,9 +60,9 @@ def late_table(record: Mapping[str, Any]) -> str:
         error = f" \u00b1 {_scaled('late_half', e)}" if (e := found.get("standard_error")) is not None else ""
         difference = _scaled("late_half", found.get("mean"), sign=True) + error if found else DASH
         ps = [_p(found.get(name)) for name in ("t_p", "holm_p", "sign_flip_p")]
-        body.append([arm["arm"], arm["against"] or DASH, len(arm["cells"]),
-                     _scaled("late_half", arm["means"].get("late_half")), difference, _interval("late_half", found),
-                     *ps])  # fmt: skip
+        seeds, mean = _seeds_and_mean(arm, "late_half")
+        body.append([arm["arm"], arm["against"] or DASH, seeds, _scaled("late_half", mean), difference,
+                     _interval("late_half", found), *ps])  # fmt: skip
     return grid_table(head, body, "dense", "Share of the late blocks in all importance, differences paired by seed")
 
 
@@ -63,7 +72,7 @@ def measures_table(record: Mapping[str, Any]) -> str:
     for arm in record["arms"]:
         cells = []
         for name in MEASURES:
-            text, found = _scaled(name, arm["means"].get(name)), arm["differences"].get(name)
+            text, found = _scaled(name, _seeds_and_mean(arm, name)[1]), arm["differences"].get(name)
             gap = f" ({_scaled(name, found['mean'], sign=True)}, p {_p(found['holm_p'])})" if found else ""
             cells.append(text + gap)
         body.append([arm["arm"], *cells])
@@ -158,8 +167,7 @@ def arms_csv(record: Mapping[str, Any]) -> str:
             low, high = found.get("interval") or (None, None)
             numbers = [found.get(key) for key in ("mean", "standard_error")]
             ps = [found.get(key) for key in ("confidence", "t_p", "holm_p", "sign_flip_p")]
-            rows.append((arm["arm"], arm["against"], name, len(arm["cells"]), arm["means"].get(name), *numbers, low,
-                         high, *ps))  # fmt: skip
+            rows.append((arm["arm"], arm["against"], name, *_seeds_and_mean(arm, name), *numbers, low, high, *ps))
     return csv_text(ARM_COLUMNS, rows)
 
 

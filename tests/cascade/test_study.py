@@ -18,6 +18,7 @@ from geowidth.cascade.study_design import cell_folder, read_settings, resolve_st
 from geowidth.cascade.study_rates import best_rate, rate_words
 from geowidth.cascade.study_record import late_measures, share_of
 from geowidth.errors import UserError
+from geowidth.report.cascade_tables import arms_csv
 from geowidth.train.corrections import holm, paired_t_p
 from tests.tiny_preset import TINY
 
@@ -166,6 +167,28 @@ def test_a_half_finished_study_says_what_is_missing(tmp_path):
     assert record["arms"][1]["verdict"] == "unknown" and "one seed" in record["sentences"][0]
     make_study(tmp_path / "none", arms=["adamw", "repeat"], seeds=(0,), unfinished=[("repeat", 0), ("adamw", 0)])
     assert "Nothing can be concluded" in read_study(tmp_path / "none")["headline"]
+
+
+def test_means_are_over_the_pairs_and_seeds_without_a_share_are_left_out(tmp_path):
+    make_study(tmp_path, arms=["adamw", "repeat"], seeds=(0, 1, 2, 3), unfinished=[("repeat", 1)])
+    path = cell_folder(tmp_path, "adamw", 2) / IMPORTANCE_FILE
+    records.write_json(path, records.read_json(path) | {"importance": [-1.0] * 8})
+    record = read_study(tmp_path)
+    shares = [
+        [late_measures(importance_of(name, seed, 8))["late_half"] for seed in (0, 3)] for name in ("adamw", "repeat")
+    ]
+    plain, own = np.mean(shares, 1)
+    found = record["arms"][1]["differences"]["late_half"]
+    assert list(found["by_seed"]) == ["0", "3"] and found["mean"] == pytest.approx(own - plain)
+    line = record["sentences"][0]
+    assert f"hold {100 * own:.1f} % of the importance, {100 * plain:.1f} % in adamw" in line and "2 seeds" in line
+    rows = [row.split(",") for row in arms_csv(record).splitlines()]
+    row = next(row for row in rows if row[0] == "repeat" and row[2] == "late_half")
+    assert row[3] == "2" and float(row[4]) == pytest.approx(own)
+    none = cell_folder(tmp_path, "adamw", 0), cell_folder(tmp_path, "adamw", 3)
+    for place in none:
+        shutil.copy(path, place / IMPORTANCE_FILE)
+    assert "no finished pair" in read_study(tmp_path)["sentences"][0]
 
 
 def test_a_damaged_file_is_named(tmp_path):
