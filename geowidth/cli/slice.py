@@ -245,7 +245,9 @@ def _change(pair):
 def _speed(time):
     whole, sliced = time["whole"], time["sliced"]
     words = [f"{one['median']:,.0f} ({one['low']:,.0f} to {one['high']:,.0f})" for one in (sliced, whole)]
+    low, high = time["ratio_low"], time["ratio_high"]
+    unclear = ", so no difference can be told" if low <= 1 <= high else ""
     return (
-        f"speed: {words[0]} tokens a second, the whole model {words[1]}: {time['ratio']:.2f} times as fast (median and "
-        f"quartiles of {time['rounds']} passes each, in turns, on {time['device']})"
+        f"speed: {words[0]} tokens a second, the whole model {words[1]}: {time['ratio']:.2f} ({low:.2f} to {high:.2f}) "
+        f"times as fast{unclear} (median and quartiles of {time['rounds']} passes each, in turns, on {time['device']})"
     )

@@ -11,13 +11,15 @@ from sliced_folders import ENCODERS, exported_folder, library_folder, own_folder
 from geowidth import cli, records
 from geowidth.allocate import allocate
 from geowidth.artifacts.cost import TableCost
+from geowidth.cascade.held_out import HeldOut
+from geowidth.cli import slice as slice_command
 from geowidth.errors import UserError
 from geowidth.exchange.checkpoint import read_checkpoint, write_files
 from geowidth.exchange.formats import FORMATS
 from geowidth.exchange.gguf_read import read_gguf
 from geowidth.measure.opening import open_model
 from geowidth.models import load_model
-from geowidth.slicing import ffns_of, pipeline
+from geowidth.slicing import ffns_of, judge, pipeline
 from geowidth.text.tokenizer import byte_vocabulary
 
 FEW = ("--windows", "3", "--calibration-windows", "10", "--context", "16")
@@ -126,6 +128,24 @@ def test_parameters_of_a_model_that_can_only_be_padded(sliced, tmp_path):
     record = records.read_json(tmp_path / "wide" / "slice.json")
     pair, inner = record["parameters"], record["ffn_parameters"]
     assert pair["whole"] - pair["sliced"] == inner["whole"] - inner["sliced"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ([2.0, 1.2, 1.1, 1.0, 1.3], ": 1.20 (1.10 to 1.30) times as fast (median"),
+        ([0.7, 0.9, 1.0, 1.1, 1.3], ": 1.00 (0.90 to 1.10) times as fast, so no difference can be told (median"),
+    ],
+)
+def test_the_speed_has_the_spread_over_rounds(ratios, words, monkeypatch):
+    """Load that both models have in a round is not in the ratio."""
+    whole, narrow = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    load, first = [1.0, 3.0, 1.0, 9.0, 2.0], [100.0]
+    left = {whole: first + [r * s for r, s in zip(ratios, load, strict=True)], narrow: first + load}
+    monkeypatch.setattr(judge, "_pass_seconds", lambda model, _: left[model].pop(0))
+    ids = torch.zeros(1, 4, dtype=torch.int64)
+    time = judge.timed(whole, narrow, HeldOut(ids, ids, {}), rounds=5)
+    assert words in slice_command._speed(time) and time["sliced"]["median"] == 2.0, time
 
 
 def test_biases_where_a_layer_keeps_all_its_neurons(sliced, tmp_path):
