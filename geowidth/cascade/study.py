@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geowidth import files, forms, records
+from geowidth import files, records
 from geowidth.cascade import study_record
 from geowidth.cascade.study_cells import judge_cells
 from geowidth.cascade.study_design import CascadeStudy, read_settings
@@ -86,5 +86,5 @@ def read_study(folder: PathLike) -> dict[str, Any]:
     if not files.exists(path):
         raise UserError(f"{folder} holds no {RECORD_FILE}; name a folder that geowidth cascade study wrote")
     record = records.read_json(path, RECORD_KIND, study_record.SCHEMA)
-    forms.check(path, record, study_record.RECORD, study_record.AGAIN)
+    study_record.check_record(path, record)
     return record

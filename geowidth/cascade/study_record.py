@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from geowidth import forms
 from geowidth.cascade.correlation import correlate
+from geowidth.errors import UserError
+from geowidth.files import PathLike
 from geowidth.forms import COUNT, FINITE, NUMBER, OBJECT, TEXT, Each, Part
 from geowidth.train.corrections import holm, paired_t_p
 from geowidth.train.evidence import paired_difference
@@ -24,32 +27,81 @@ CONFIDENCE = 0.95
 MEASURES = ("late_half", "late_quarter", "late_rest", "late_sum", "loss")
 PAIRS = ("shares_importance", "fan_in_importance", "fan_in_shares")
 
-_FINITE_OR_NULL = Part("a finite number, or null", lambda v: v is None or FINITE.fits(v))
-_BETWEEN = {"value?": FINITE, "interval?": [FINITE], "confidence": FINITE, "pairs": COUNT}
+
+def _or_null(part):
+    return Part(f"{part.words}, or null", lambda value: value is None or part.fits(value))
+
+
+_FINITE_OR_NULL, _TEXT_OR_NULL = _or_null(FINITE), _or_null(TEXT)
+_ABOVE_0 = Part("a finite number above 0", lambda value: FINITE.fits(value) and value > 0)
+_ENDS = _or_null(Part("two finite numbers", lambda v: isinstance(v, list) and len(v) == 2 and all(map(FINITE.fits, v))))
+_BETWEEN = {"value": _FINITE_OR_NULL, "interval": _ENDS, "confidence": FINITE, "pairs": COUNT}
 _BOTH = {"spearman": _BETWEEN, "pearson": _BETWEEN}
 _DIFFERENCE = {
-    "mean": FINITE, "standard_error?": FINITE, "interval?": [FINITE], "confidence": FINITE, "seeds": COUNT,
-    "sign_flip_p": FINITE, "smallest_sign_flip_p": FINITE, "t_p?": FINITE, "holm_p?": FINITE, "by_seed": Each(FINITE),
+    "mean": FINITE, "standard_error": _FINITE_OR_NULL, "interval": _ENDS, "confidence": FINITE, "seeds": COUNT,
+    "sign_flip_p": FINITE, "smallest_sign_flip_p": FINITE, "t_p": _FINITE_OR_NULL, "holm_p": _FINITE_OR_NULL,
+    "by_seed": Each(FINITE),
 }  # fmt: skip
 _CELL = {
     "loss": FINITE, "judged_loss": FINITE, "importance": [FINITE], "standard_errors": [FINITE], "shares": [FINITE],
-    "late_half?": FINITE, "late_quarter?": FINITE, "late_rest?": FINITE, "late_sum": FINITE, "seconds": FINITE,
-    "spearman?": FINITE, "pearson?": FINITE,
+    "late_half": _FINITE_OR_NULL, "late_quarter": _FINITE_OR_NULL, "late_rest": _FINITE_OR_NULL, "late_sum": FINITE,
+    "seconds": FINITE, "spearman": _FINITE_OR_NULL, "pearson": _FINITE_OR_NULL,
 }  # fmt: skip
 _ARM = {
-    "arm": TEXT, "sentence": TEXT, "against?": TEXT, "optimizer": TEXT, "learning_rate": FINITE, "changes": OBJECT,
-    "fan_in": [FINITE], "fan_in_words": TEXT, "parameters?": COUNT, "flops?": FINITE, "cells": Each(_CELL),
+    "arm": TEXT, "sentence": TEXT, "against": _TEXT_OR_NULL, "optimizer": TEXT, "learning_rate": FINITE,
+    "changes": OBJECT, "fan_in": [_ABOVE_0], "fan_in_words": TEXT, "parameters": _or_null(COUNT),
+    "flops": _FINITE_OR_NULL, "cells": Each(_CELL, lambda seed: seed.isascii() and seed.isdecimal()),
     "means": {"importance?": [FINITE], "shares?": [FINITE], **{f"{name}?": FINITE for name in MEASURES}},
     "spreads": {"importance?": [FINITE], "shares?": [FINITE]},
-    "correlations": {f"{name}?": _BOTH for name in PAIRS}, "differences": Each(_DIFFERENCE), "verdict?": TEXT,
+    "correlations": {f"{name}?": _BOTH for name in PAIRS},
+    "differences": {f"{name}?": _DIFFERENCE for name in MEASURES}, "verdict": _TEXT_OR_NULL,
+}  # fmt: skip
+_SETTINGS = {
+    "preset": TEXT, "corpus": TEXT, "arms": [TEXT], "seeds": [COUNT], "windows": COUNT, "seed": COUNT,
+    "rates": [FINITE], "model": {"dimension": COUNT, "heads": COUNT, "context": COUNT},
+    "training": {"steps": COUNT, "batch": COUNT},
 }  # fmt: skip
 RECORD = {
-    "settings": OBJECT, "layers": COUNT, "late": {"half": [COUNT], "quarter": [COUNT]}, "unit": TEXT,
-    "corpus?": OBJECT, "text?": OBJECT, "arms": [_ARM], "missing": [TEXT], "question": TEXT, "headline": TEXT,
-    "definition": TEXT, "plain": [TEXT], "sentences": [TEXT], "notes": [TEXT], "environment": OBJECT,
+    "settings": _SETTINGS, "layers": COUNT, "late": {"half": [COUNT], "quarter": [COUNT]}, "unit": TEXT,
+    "corpus?": {"source": TEXT}, "text?": {"windows": COUNT, "context": COUNT, "split": TEXT}, "arms": [_ARM],
+    "missing": [TEXT], "question": TEXT, "headline": TEXT, "definition": TEXT, "plain": [TEXT], "sentences": [TEXT],
+    "notes": [TEXT], "environment": OBJECT,
     "rates?": {"seed": COUNT, "rates": [NUMBER], "losses": [_FINITE_OR_NULL], "chosen?": FINITE, "words": TEXT},
 }  # fmt: skip
 AGAIN = "delete it and run geowidth cascade study again"
+
+
+def check_record(path: PathLike, record: Mapping[str, Any]) -> None:
+    """Refuse the content of a damaged study.json: UserError that names what is wrong."""
+    forms.check(path, record, RECORD, AGAIN)
+    wrong = _misfit(record)
+    if wrong:
+        raise UserError(f"{path} is damaged: {wrong}; {AGAIN}")
+
+
+def _misfit(record):
+    """Which parts of a record do not fit each other, in words; "" where all do."""
+    arms, layers = record["arms"], record["layers"]
+    compared = [arm["arm"] for arm in arms if arm["against"] is not None]
+    if not arms:
+        return "it holds no arm"
+    if len(record["sentences"]) != len(compared):
+        return f"it holds {len(record['sentences'])} sentences for {len(compared)} compared arms"
+    for arm in arms:
+        name, cells = arm["arm"], arm["cells"]
+        rows = [
+            arm["fan_in"],
+            *(arm[part].get(row) for part in ("means", "spreads") for row in ("importance", "shares")),
+        ]
+        rows += [cell[row] for cell in cells.values() for row in ("importance", "standard_errors", "shares")]
+        wrong = next((row for row in rows if row is not None and len(row) != layers), None)
+        if wrong is not None:
+            return f"arm {name} has a row of {len(wrong)} numbers for {layers} layers"
+        for measure, found in arm["differences"].items():
+            paired = [cells.get(seed, {}).get(measure) for seed in found["by_seed"]]
+            if not paired or None in paired:
+                return f"arm {name} has a difference in {measure} from seeds without a value"
+    return ""
 
 
 def late_blocks(layers: int, part: float) -> list[int]:

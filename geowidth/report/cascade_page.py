@@ -69,11 +69,14 @@ def study_page(record: Mapping[str, Any], name: str, command: str) -> str:
 
 def header(record, looks, command):
     """The question, the answer, and one plain line for each arm."""
+    compared = [arm["arm"] for arm in record["arms"] if arm["against"] is not None]
+    pairs = zip(compared, record["sentences"], strict=True)
+    says = [tag("li", *_line(name, looks[name], line)) for name, line in pairs]
     parts = [
         words("p", "GeoWidth cascade study", class_="brand"),
         words("h1", record["question"]),
         words("p", record["headline"], class_="answer"),
-        tag("ul", *(tag("li", *_line(record, looks, line)) for line in record["sentences"]), class_="says"),
+        tag("ul", *says, class_="says"),
         *(words("p", unbroken(line), class_="lead") for line in record["plain"]),
         words("p", record["definition"], class_="lead"),
         tag("dl", *(tag("div", words("dt", a), words("dd", b)) for a, b in facts(record)), class_="facts"),
@@ -85,13 +88,11 @@ def header(record, looks, command):
     return tag("header", *parts)
 
 
-def _line(record, looks, line):
+def _line(name, look, line):
     """A line with the mark of its arm before it and the arm's name in bold."""
-    name = next(arm["arm"] for arm in record["arms"] if line.startswith(f"{arm['arm']} ("))
-    look = looks[name]
     icon = element("svg", mark(look.shape, 7.0, 7.0, 4.4, f"fill-arm{look.hue}"), viewBox="0 0 14 14",
                    class_="chart dotmark", aria_hidden="true")  # fmt: skip
-    return icon, words("strong", name), escape(unbroken(line[len(name) :]))
+    return icon, words("strong", name), escape(unbroken(line.removeprefix(name)))
 
 
 def unbroken(text: str) -> str:

@@ -119,6 +119,40 @@ def test_a_damaged_record_is_refused_in_one_line(study, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path)]) == 2 and capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (["settings"], {}, "settings.preset is None, not a text"),
+        (["settings", "training", "batch"], "x", "settings.training.batch is 'x'"),
+        (["arms"], [], "it holds no arm"),
+        (["sentences"], [], "it holds 0 sentences for"),
+        (["layers"], 3, "numbers for 3 layers"),
+        (["arms", 0, "fan_in"], [0.0], "fan_in.0. is 0.0, not a finite number above 0"),
+        (["arms", 0, "cells", "0", "shares"], [0.5], "arm adamw has a row of 1 numbers"),
+        (["arms", 0, "cells", "much"], {}, "is 'much', not a name that is allowed there"),
+        (["arms", 1, "differences", "late_half", "interval"], [0.5], "not two finite numbers, or null"),
+        (["arms", 1, "differences", "late_half", "by_seed"], {"99": 0.1}, "from seeds without a value"),
+        (["text"], {"windows": 3}, "text.context is None"),
+    ],
+)
+def test_parts_that_are_damaged_are_named(study, tmp_path, place, value, words):
+    record = records.read_json(study / "study.json")
+    part = record
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = value
+    records.write_json(tmp_path / "study.json", record)
+    with pytest.raises(UserError, match=f"study.json is damaged: .*{words}"):
+        write_report(tmp_path)
+
+
+def test_a_line_in_other_words_is_still_that_of_its_arm(study, tmp_path):
+    record = records.read_json(study / "study.json")
+    record["sentences"][0] = "Something else."
+    records.write_json(tmp_path / "study.json", record)
+    assert "Something else." in write_report(tmp_path).read_text(encoding="utf-8")
+
+
 def test_the_axis_leaves_out_first_blocks_that_outweigh_the_rest():
     assert max(axis_values([[9, 1, 2], [8, 1.5, 1]])) == pytest.approx(2.24)
     assert max(axis_values([[3, 1, 2]])) == 3 and axis_values([]) == [] and axis_values([[1]]) == [1]
