@@ -28,7 +28,8 @@ PLAIN = ("adamw", "sgd")  # arms that others are held against, by the names of t
 
 @dataclass(frozen=True)
 class StudyArm:
-    """A kind of training. sentence: what it does. changes: settings of OF_MODEL and OF_TRAINING, and the optimizer."""
+    """A kind of training. sentence: what it does. changes: settings of OF_MODEL and OF_TRAINING, and the optimizer, one
+    of PLAIN."""
 
     name: str
     sentence: str
@@ -86,7 +87,8 @@ class ChosenArm:
 
     @classmethod
     def parse(cls, text: str) -> "ChosenArm":
-        """The arm that a text tells; UserError for an unknown name or option. Values are checked by `of`."""
+        """The arm that a text tells; UserError for an unknown name or option, and for a registered arm whose optimizer is
+        that of no plain one. Values are checked by `of`."""
         name, colon, words = text.partition(":") if isinstance(text, str) else (text, "", "")
         if name not in ARMS:
             options = "each with options as in repeat:repeat_last=3,repeat_times=2"
@@ -97,6 +99,7 @@ class ChosenArm:
         if len(text.encode()) > MOST_LETTERS:
             raise UserError(f"arm {shown(text)} is {len(text)} letters long; allowed: {MOST_LETTERS}")
         arm = ARMS[name]
+        choose(f"optimizer in the changes of arm {name}", arm.changes.get("optimizer"), PLAIN)
         sentence = f"as {name}, with {', '.join(words.split(','))}" if words else arm.sentence
         return cls(text, sentence, arm.changes | options)
 

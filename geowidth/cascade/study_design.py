@@ -132,6 +132,7 @@ def resolve_study(
     chosen = preset_named(preset)
     if chosen.model.layers < 2:
         raise UserError(f"preset {chosen.name!r} has 1 layer; a study of depth needs two or more")
+    _refuse_interventions(chosen)
     chosen = replace(chosen, training=chosen.with_training(steps=steps))
     seeds = tuple(seed_number("a seed", one) for one in (chosen.run.seeds if seeds is None else seeds))
     if not seeds or len(set(seeds)) != len(seeds):
@@ -151,6 +152,18 @@ def resolve_study(
     for arm in found.arms:
         found.shape(arm, found.rates[0])
     return found
+
+
+def _refuse_interventions(preset):
+    """Plain arms change nothing: what other arms do must not be in the preset already."""
+    preset.model.refuse_repeats("a study, whose plain arms repeat none,")
+    usual = {"optimizer": "adamw", "equal_gradients": False, "exit_loss": 0.0, "layer_dropout": 0.0}
+    for name, value in usual.items():
+        found = getattr(preset.training, name)
+        if found != value:
+            raise UserError(
+                f"preset {preset.name!r} has {name} {found!r}; a study's plain arms need {value!r}; change it"
+            )
 
 
 def read_settings(folder: PathLike) -> CascadeStudy:

@@ -12,7 +12,7 @@ from geowidth import cli, records
 from geowidth.cascade.expected_paths import expected_fan_in, predicted_of
 from geowidth.cascade.fan_in import predicted_fan_in
 from geowidth.cascade.study import read_study, run_study
-from geowidth.cascade.study_arms import ARMS, ChosenArm, parse_study_arms
+from geowidth.cascade.study_arms import ARMS, ChosenArm, StudyArm, parse_study_arms
 from geowidth.cascade.study_cells import IMPORTANCE_FILE
 from geowidth.cascade.study_design import cell_folder, read_settings, resolve_study
 from geowidth.cascade.study_rates import best_rate, rate_words
@@ -62,6 +62,28 @@ def test_every_arm_is_held_against_the_plain_one_of_its_optimiser():
 def test_arms_that_cannot_be_are_refused(arms, words):
     with pytest.raises(UserError, match=words):
         resolve_study(SHORT, arms=arms)
+
+
+@pytest.mark.parametrize(("changes", "given"), [({}, "None"), ({"optimizer": "muon"}, "'muon'")])
+def test_an_arm_from_outside_needs_the_optimizer_of_a_plain_one(changes, given, monkeypatch):
+    monkeypatch.setitem(ARMS._items, "foreign", StudyArm("foreign", "from outside", changes))
+    with pytest.raises(UserError, match=f"changes of arm foreign is {given}; allowed: adamw, sgd"):
+        parse_study_arms(["adamw", "foreign"])
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "words"),
+    [
+        ("training", {"optimizer": "muon"}, "has optimizer 'muon'; .* need 'adamw'"),
+        ("training", {"equal_gradients": True}, "has equal_gradients True"),
+        ("training", {"exit_loss": 0.5}, "has exit_loss 0.5; .* need 0.0"),
+        ("training", {"layer_dropout": 0.1}, "has layer_dropout 0.1"),
+        ("model", {"repeat_last": 1, "repeat_times": 2}, "applies its last 1 blocks 2 times"),
+    ],
+)
+def test_presets_with_interventions_are_refused(part, changes, words):
+    with pytest.raises(UserError, match=words):
+        resolve_study(replace(SHORT, **{part: replace(getattr(SHORT, part), **changes)}))
 
 
 def walks(order, kept, block, head):
