@@ -22,7 +22,6 @@ from geowidth.cascade.scores import Evidence as BlockEvidence
 from geowidth.errors import UserError, choose, whole
 from geowidth.progress import Progress
 from geowidth.slicing.apply import sliced
-from geowidth.slicing.correction import kept_out_windows
 from geowidth.slicing.evidence import Evidence
 from geowidth.slicing.ffns import FFN, FFNs
 from geowidth.slicing.layer_losses import check_predicts
@@ -205,5 +204,4 @@ def _some(text: HeldOut, rows: Sequence[int] | np.ndarray) -> HeldOut:
 
 
 def _enough_to_fit(text, sizes):
-    windows, length = text.tokens.shape
-    return (windows - kept_out_windows(windows)) * length >= max(sizes.widths)
+    return text.tokens.numel() >= max(sizes.widths)

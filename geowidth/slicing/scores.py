@@ -40,16 +40,12 @@ class NeuronEvidence:
 @dataclass(frozen=True)
 class NeuronRule:
     """A rule. score: NeuronEvidence -> one float64 (width,) array a layer; the largest stay. reads_text: whether it
-    needs calibration text. seeded: whether another seed may order the neurons otherwise. bias: whether the rule's paper
-    puts the mean of what is removed into the bias of the output. gradients: whether it needs a backward pass, which a
-    model that is streamed cannot have."""
+    needs calibration text. gradients: whether it needs a backward pass, which a model that is streamed cannot have."""
 
     name: str
     summary: str
     score: Callable[[NeuronEvidence], list[np.ndarray]]
     reads_text: bool = True
-    seeded: bool = False
-    bias: bool = False
     gradients: bool = False
 
 
@@ -171,12 +167,10 @@ NEURON_RULES = Registry(
     NeuronRule,
     (
         NeuronRule("activation", "root mean square of the neuron times the norm of its column (Wanda)", by_activation),
-        NeuronRule(
-            "fluctuation", "variance of the neuron times its column's squared norm (FLAP)", by_fluctuation, bias=True
-        ),
+        NeuronRule("fluctuation", "variance of the neuron times its column's squared norm (FLAP)", by_fluctuation),
         NeuronRule("taylor", "first-order change of the loss without the neuron", by_taylor, gradients=True),
         NeuronRule("minitron", "mean size of the neuron in a window, L2 over windows (Minitron)", by_minitron),
         NeuronRule("magnitude", "product of the norms of the neuron's weights", by_magnitude, reads_text=False),
-        NeuronRule("random", "a seeded order", by_chance, reads_text=False, seeded=True),
+        NeuronRule("random", "a seeded order", by_chance, reads_text=False),
     ),
 )

@@ -22,7 +22,8 @@ from geowidth.exchange.checkpoint import folder_shapes, read_config, safetensors
 from geowidth.exchange.remote_code import CLASSES
 from geowidth.exchange.shape import TAPERED
 from geowidth.models.storage import CONFIG_FILE
-from geowidth.slicing.evidence import Evidence
+from geowidth.slicing.apply import check_text, checked_ridges
+from geowidth.slicing.evidence import Evidence, Measures, Unmeasured
 from geowidth.slicing.judge import last_states, ranges
 from geowidth.slicing.request import CALIBRATION, JUDGED, KIND, RECORD_FILE, SCHEMA, SliceRequest
 from geowidth.slicing.scores import NEURON_RULES
@@ -53,7 +54,7 @@ def slice_streamed(
     """Slice the model in a folder into the new folder `out`, block by block; returns its record. See slice_model."""
     _refuse(request)
     job = Streamed(StreamedModel(folder), request, load_corpus(request.corpus), name)
-    _ = job.calibration, job.judged
+    job.check()
     settings = {"model": fingerprint(folder), "name": name, "corpus_digest": job.corpus.digest, "streamed": True}
     with stages_of(out, settings | request.to_json(), watch) as stages:
         return job.work(stages, out)
@@ -103,10 +104,23 @@ class Streamed:
         ffns, total = self.streamed.ffns, sum(map(math.prod, self.streamed.shapes.values()))
         return Sizes(ffns.widths, ffns.dimension, ffns.projections, ffns.biases, total)
 
+    def check(self) -> None:
+        """Refuse now what would be refused after a pass or more."""
+        _, text, ffns = self.judged, self.calibration, self.streamed.ffns
+        try:
+            widths = self._widths(Unmeasured(self.sizes))["widths"]
+        except Measures:  # any layer may keep nearly all
+            widths = [width - 1 for width in ffns.widths]
+        corrects = self.request.correct and tuple(widths) != ffns.widths
+        if corrects:
+            check_text(ffns, [torch.arange(width) for width in widths], text, checked_ridges(self.request.ridge))
+        size = self.streamed.bytes(text.tokens.numel() if corrects else 0)
+        memory.check("slicing block by block", size, "give fewer calibration windows")
+
     def work(self, stages: Stages, out: Path) -> dict[str, Any]:
         """All stages, and the result moved to `out`; returns its record."""
         request, model = self.request, stages.path("model")
-        widths = stages.json("widths", self._widths)
+        widths = stages.json("widths", lambda: self._widths(self._evidence()))
         found = stages.json("neurons", lambda: [k.tolist() for k in kept_neurons(self.scores, widths["widths"])])
         kept = [torch.tensor(layer, dtype=torch.int64) for layer in found]
         if not model.is_dir():
@@ -124,18 +138,23 @@ class Streamed:
         model.rename(out)
         return records.read_json(out / RECORD_FILE, KIND, SCHEMA)
 
-    def _widths(self):
-        request, sizes = self.request, self.sizes
+    def _evidence(self):
+        request = self.request
+        reads = not isinstance(request.target, Schedule) and Asked.parse(request.by).reads
+        return Evidence(self.sizes, neurons=request.neurons, scores=self.scores if reads else None, seed=request.seed)
+
+    def _widths(self, evidence):
+        request = self.request
         if isinstance(request.target, Schedule):
-            return {"widths": fixed_widths(request.target, sizes), "schedule": request.target.to_json()}
-        scores = self.scores if Asked.parse(request.by).reads else None
-        evidence = Evidence(sizes, neurons=request.neurons, scores=scores, seed=request.seed)
+            return {"widths": fixed_widths(request.target, evidence.sizes), "schedule": request.target.to_json()}
         schedule = slice_widths(request.by, evidence, request.target, **request.width_options)
         return {"widths": schedule.widths, "schedule": schedule.to_json()}
 
     def _states(self, streamed):
+        """Last states of the judged windows, of as many in a pass as the calibration has: the memory is for those."""
+        batches = self.judged.tokens.split(len(self.calibration.tokens))
         with torch.no_grad(), streamed.loading(), streamed.outside():
-            return last_states(streamed.model, self.judged.tokens)
+            return torch.cat([last_states(streamed.model, tokens) for tokens in batches])
 
     @staticmethod
     def _errors(whole, sliced):

@@ -14,9 +14,9 @@ from geowidth.slicing.targets import Keep, Latency, Parameters
 from tests.slicing.width_models import evidence, windows
 
 
-def idle(layers=(1, 3)):
-    """An Evidence whose blocks `layers` change nothing at all: attention and FFN add 0."""
-    look = evidence(layers=5)
+def idle(layers=(1, 3), of=5):
+    """An Evidence of `of` blocks, of which `layers` change nothing at all: attention and FFN add 0."""
+    look = evidence(layers=of)
     model = look.ffns.model
     with torch.no_grad():
         for layer in layers:
@@ -73,10 +73,8 @@ def test_a_trial_is_the_model_it_says():
 
 
 def test_it_stops_when_it_only_gets_worse():
-    look = idle(())
-    found = depth_against_width(look, Keep(0.05), patience=1)
-    losses = [trial.losses.mean() for trial in found.trials]
-    assert len(found.trials) == int(np.argmin(losses)) + 2 or len(found.trials) == 5
+    found, every = (depth_against_width(idle((), 8), Keep(0.05), patience=patience) for patience in (1, 99))
+    assert len(found.trials) == len(found.best.removed) + 2 < len(every.trials)
 
 
 @pytest.mark.parametrize(

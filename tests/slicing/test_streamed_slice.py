@@ -8,8 +8,12 @@ from safetensors.torch import load_file, save_file
 from sliced_folders import library_folder, own_folder
 
 from geowidth import cli, memory, records
+from geowidth.errors import UserError
 from geowidth.exchange.checkpoint import read_folder_tensors
 from geowidth.slicing import streamed as streamed_module
+from geowidth.slicing.pipeline import slice_model
+from geowidth.slicing.request import SliceRequest
+from geowidth.slicing.targets import Keep
 
 FEW = ("--windows", "3", "--calibration-windows", "10", "--context", "16", "--keep", "0.6", "--by", "cosine")
 
@@ -86,3 +90,30 @@ def test_rules_that_measure_are_refused(sliced, tmp_path, text, capsys):
     command = ["slice", str(source), "--out", str(tmp_path / "out"), "--keep", "0.5", "--corpus", str(text), "--stream"]
     assert cli.main([*command, "--by", "geometry"]) == 2
     assert "rule geometry measures the whole model" in capsys.readouterr().err
+
+
+def request(text, **changes):
+    sizes = {"corpus": str(text), "windows": 3, "calibration_windows": 10, "context": 16}
+    return SliceRequest(Keep(0.6), **{**sizes, **changes})
+
+
+def test_text_and_memory_are_checked_before_a_pass(tmp_path, text, monkeypatch):
+    source = library_folder(tmp_path / "whole", "llama")
+    monkeypatch.setattr(streamed_module, "stages_of", None)
+    with pytest.raises(UserError, match="leave 8 to fit 23 neurons"):
+        few = request(text, by="threshold", calibration_windows=2, context=8)
+        slice_model(source, tmp_path / "out", few, stream=True)
+    monkeypatch.setattr(memory, "available", lambda: 40_000)
+    with pytest.raises(UserError, match="slicing block by block takes"):
+        slice_model(source, tmp_path / "out", request(text, by="threshold"), stream=True)
+
+
+def test_judged_windows_in_passes_of_the_calibrations_size(tmp_path, text, monkeypatch):
+    source = library_folder(tmp_path / "whole", "llama")
+    sizes, usual = [], streamed_module.last_states
+    monkeypatch.setattr(streamed_module, "last_states", lambda m, t: sizes.append(len(t)) or usual(m, t))
+    found = []
+    for count in (2, 10):
+        asked = request(text, correct=False, neurons="magnitude", calibration_windows=count)
+        found.append(slice_model(source, tmp_path / str(count), asked, stream=True)["states"]["mean"])
+    assert sizes == [2, 1, 2, 1, 3, 3] and found[0] == pytest.approx(found[1], rel=1e-5)
