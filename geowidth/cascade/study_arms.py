@@ -87,8 +87,8 @@ class ChosenArm:
 
     @classmethod
     def parse(cls, text: str) -> "ChosenArm":
-        """The arm that a text tells; UserError for an unknown name or option, and for a registered arm whose optimizer is
-        that of no plain one. Values are checked by `of`."""
+        """The arm that a text tells; UserError for an unknown name or option, and for a registered arm whose optimizer
+        is that of no plain one. Values are checked by `of`."""
         name, colon, words = text.partition(":") if isinstance(text, str) else (text, "", "")
         if name not in ARMS:
             options = "each with options as in repeat:repeat_last=3,repeat_times=2"
