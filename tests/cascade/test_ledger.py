@@ -105,12 +105,17 @@ def test_resnet50_on_synthetic_images(resnet50):
 def test_every_block_of_resnet50_can_be_left_out(resnet50):
     images, blocks = torch.randn(2, 3, 32, 32), residual_blocks(resnet50.eval())
     with torch.no_grad():
-        for module in blocks.modules:  # the branch of a block without this scale is nothing: only its shortcut is left
-            module.layer[-1].normalization.weight.zero_()
         whole = resnet50(images).logits
-        for block in range(16):
+        for block, module in enumerate(blocks.modules):
             with blocks.without([block]):
-                torch.testing.assert_close(resnet50(images).logits, whole)
+                found = resnet50(images).logits
+            assert not torch.allclose(found, whole, rtol=1e-6, atol=0)
+            scale = module.layer[-1].normalization.weight  # the branch without it is nothing: only the shortcut is left
+            kept = scale.clone()
+            scale.zero_()
+            torch.testing.assert_close(found, resnet50(images).logits)
+            scale.copy_(kept)
+        torch.testing.assert_close(resnet50(images).logits, whole, rtol=0, atol=0)
 
 
 def test_scale_and_accumulation_are_divided_out():

@@ -83,15 +83,25 @@ def test_finished_jobs_are_skipped(text, tmp_path, monkeypatch):
 
 
 def test_a_killed_parent_leaves_no_workers(text, tmp_path):
-    parent = start_parent(tmp_path, text, 2000, 1)
-    wait_for_states(tmp_path, parent, ["s0"])
-    parent.kill()
-    parent.communicate()
+    folder, steps = killed(tmp_path, text)
     until = time.monotonic() + 120
-    while not free(tmp_path / "s0"):
+    while not free(folder / "s0"):
         assert time.monotonic() < until, "a worker outlived its parent"
         time.sleep(0.02)
-    assert 10 <= state.saved_step(tmp_path / "s0") < 2000
+    assert 10 <= state.saved_step(folder / "s0") < steps
+
+
+def killed(tmp_path, text):
+    """(folder, steps) of trainings whose parent was killed; longer ones where it had ended before."""
+    for steps in (2000, 10_000, 50_000):
+        folder = tmp_path / f"killed-{steps}"
+        parent = start_parent(folder, text, steps, 1)
+        wait_for_states(folder, parent, ["s0"])
+        parent.kill()
+        parent.communicate()
+        if parent.returncode == -signal.SIGKILL and not (folder / "s0" / "result.json").exists():
+            return folder, steps
+    raise AssertionError("no training was long enough to be killed")
 
 
 def test_control_c_stops_all_and_everything_goes_on(text, tmp_path):
