@@ -11,8 +11,12 @@ Writes into the same folder
   comparison.csv   the paired table, one line per arm
 A half-finished run is drawn too; the page says what is missing and which command makes it.
 
+The folder of geowidth cascade study is drawn as well: from its settings.json and trainings, or from study.json alone,
+into report.html, study.json, arms.csv and blocks.csv.
+
 Examples
   geowidth report runs/nano --open
+  geowidth report runs/cascade
 """
 
 from geowidth.report.charts import clean
@@ -20,7 +24,7 @@ from geowidth.report.write import write_report
 
 
 def add_arguments(parser):
-    parser.add_argument("folder", metavar="DIR", help="run folder that geowidth run --out wrote")
+    parser.add_argument("folder", metavar="DIR", help="folder that geowidth run or geowidth cascade study wrote")
     parser.add_argument("--open", action="store_true", help="open the page in the web browser afterwards")
 
 
