@@ -82,6 +82,7 @@ def run(arguments):
     schedule = None if arguments.schedule is None else Schedule.read(arguments.schedule)
     preset = preset if schedule is None else preset.with_schedule(schedule, "geowidth train")
     arm = schedule.name if arguments.arm is None and schedule is not None else arguments.arm
+    training_options.refuse_unused(arguments, preset)
     if arguments.dry_run:
         return preview(preset, arm, training_options.settings(arguments), str(training_device(arguments.device)))
     look = None

@@ -9,6 +9,8 @@ SETTINGS = (
     "equal_gradients", "exit_loss", "exit_weights", "exit_curriculum", "exit_period", "layer_dropout",
     "layer_dropout_curriculum",
 )  # fmt: skip
+# Settings that only these values of another one use: a preset may hold them all the same, an option has to have a use.
+USED_BY = {"momentum": ("optimizer", ("muon", "sgd")), "exit_period": ("exit_curriculum", ("rotational",))}
 # Options of one training that no setting holds.
 HABITS = ("device", "save_seconds", "tensorboard", "peak_flops")
 
@@ -162,6 +164,18 @@ def add_device(add):
 def settings(arguments):
     """{setting: value} of the options that were given."""
     return {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
+
+
+def refuse_unused(arguments, preset):
+    """UserError for an option that changes a setting which the training of `preset` makes no use of."""
+    from geowidth.errors import UserError
+
+    training = preset.with_training(**settings(arguments))
+    for name, (of, users) in USED_BY.items():
+        given, found = getattr(arguments, name), getattr(training, of)
+        if given not in (None, getattr(preset.training, name)) and found not in users:
+            option, other = (f"--{setting.replace('_', '-')}" for setting in (name, of))
+            raise UserError(f"{option} is {given}, but {other} is {found}; give {other} {' or '.join(users)} too")
 
 
 def habits(arguments):

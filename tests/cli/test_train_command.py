@@ -39,6 +39,8 @@ def test_train_resume_and_finished(tiny, text, schedule, tmp_path, capsys):
         (["--corpus", "nothing.txt"], "'nothing.txt' does not exist"),
         (["--batch", "0"], "batch is 0"),
         (["--threads", "0"], "threads is 0"),
+        (["--momentum", "0.9"], "--momentum is 0.9, but --optimizer is adamw; give --optimizer muon or sgd too"),
+        (["--exit-period", "3", "--exit-loss", "1"], "--exit-period is 3, but --exit-curriculum is none; give"),
         (["--threads", "100000"], "threads is 100000; allowed: whole numbers from 1 to 1024"),
     ],
 )
